@@ -1,0 +1,110 @@
+use std::io;
+use std::time::Duration;
+
+use super::{BoxStream, Connector, Listener};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The pause after "too many open files": connections that end meanwhile make room.
+const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
+
+/// Connects over TCP, without Nagle's delay, within five seconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TcpConnector;
+
+#[async_trait::async_trait]
+impl Connector for TcpConnector {
+    async fn connect(&self, address: &str) -> io::Result<BoxStream> {
+        let attempt = tokio::time::timeout(CONNECT_TIMEOUT, tokio::net::TcpStream::connect(address)).await;
+        let stream = match attempt {
+            Ok(outcome) => outcome.map_err(|error| named(&error, format!("connect to {address}")))?,
+            Err(_) => {
+                let text = format!("connect to {address}: no answer within {CONNECT_TIMEOUT:?}");
+                return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+            }
+        };
+        stream.set_nodelay(true)?;
+        Ok(Box::new(stream))
+    }
+}
+
+/// Listens on a TCP address.
+#[derive(Debug)]
+pub struct TcpListener {
+    inner: tokio::net::TcpListener,
+    address: String,
+}
+
+impl TcpListener {
+    /// Binds `address` (`host:port`; port 0 lets the system choose).
+    ///
+    /// # Errors
+    ///
+    /// One sentence that names the address and says what to do.
+    pub async fn bind(address: &str) -> io::Result<Self> {
+        let refused = |error: io::Error| {
+            let hint = match error.kind() {
+                io::ErrorKind::AddrInUse => "; stop the other process or choose another port",
+                io::ErrorKind::AddrNotAvailable => "; this machine has no such address, choose one it has or 127.0.0.1",
+                io::ErrorKind::PermissionDenied => "; choose a port of 1024 or higher",
+                io::ErrorKind::InvalidInput => "; write host:port, for example 127.0.0.1:3181",
+                _ => "",
+            };
+            let cause = plain(&error);
+            io::Error::new(error.kind(), format!("listen on {address}: {cause}{hint}"))
+        };
+        let inner = tokio::net::TcpListener::bind(address).await.map_err(refused)?;
+        let address = inner.local_addr().map_err(refused)?.to_string();
+        Ok(Self { inner, address })
+    }
+}
+
+#[async_trait::async_trait]
+impl Listener for TcpListener {
+    async fn accept(&mut self) -> io::Result<(BoxStream, String)> {
+        loop {
+            match self.inner.accept().await {
+                Ok((stream, peer)) => {
+                    // A peer that is gone already shows itself at the first read.
+                    let _ = stream.set_nodelay(true);
+                    return Ok((Box::new(stream), peer.to_string()));
+                }
+                // The peer left before it was taken: its trouble, not the listener's.
+                Err(error) if is_of_one_peer(&error) => {}
+                Err(error) if is_exhaustion(&error) => {
+                    tracing::warn!(address = %self.address, "accept delayed: {error}; raise the limit of open files (ulimit -n)");
+                    tokio::time::sleep(EXHAUSTED_PAUSE).await;
+                }
+                Err(error) => return Err(named(&error, format!("accept on {}", self.address))),
+            }
+        }
+    }
+
+    fn address(&self) -> String {
+        self.address.clone()
+    }
+}
+
+fn is_of_one_peer(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
+}
+
+/// EMFILE, ENFILE, ENOBUFS, ENOMEM: no descriptor or buffer now, perhaps soon.
+fn is_exhaustion(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(24 | 23 | 105 | 12))
+}
+
+fn named(error: &io::Error, what: String) -> io::Error {
+    io::Error::new(error.kind(), format!("{what}: {}", plain(error)))
+}
+
+/// The cause in plain words where the system's are not.
+fn plain(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "address already in use".to_owned(),
+        io::ErrorKind::AddrNotAvailable => "address not available".to_owned(),
+        io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
+        io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
+        _ => error.to_string(),
+    }
+}
