@@ -1,0 +1,23 @@
+# The two commands of the README are `make demo` and `make test`; both do all set-up themselves.
+export CARGO_TARGET_DIR ?= $(HOME)/.cache/thermocline-target
+
+.PHONY: demo test setup setup-tests build clean-target
+
+setup:
+	@scripts/setup
+
+setup-tests:
+	@scripts/setup --tests
+
+# The release binary: what the demo runs and what you would install.
+build: setup
+	@echo "build: compiling thermocline (about 8 minutes the first time on two cores)"
+	@cargo build --release --locked --package cli
+
+# Writes real logs to three bookies, settles them into Parquet objects, releases the bookies' copies and replays everything.
+demo: build
+	@"$(CARGO_TARGET_DIR)/release/thermocline" demo $(DEMO_ARGS)
+
+# Formatting, lints, house rules, then every test; ends with how many passed and what was skipped.
+test: setup-tests
+	@cargo xtask ci
