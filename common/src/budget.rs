@@ -147,12 +147,13 @@ impl Node {
             state.waiting.push_back(Waiter { bytes, admit });
             wait
         };
-        // When this request is dropped while it waits, those behind it may fit now. Declared before `wait` is moved into the
-        // guard's sibling below so that the receiver is closed first and the guard looks at the queue after that.
+        // When this request is dropped while it waits, its place must not hold up those behind it.
         let mut place = Place { node, wait };
         match (&mut place.wait).await {
             Ok(charge) => charge,
-            Err(_) => unreachable!("a waiter stays in its node's queue until it is admitted, and the node outlives it here"),
+            Err(_) => {
+                unreachable!("a waiter stays in its node's queue until it is admitted, and the node outlives it here")
+            }
         }
     }
 
@@ -176,10 +177,14 @@ impl State {
     /// Admits from the front of the queue for as long as the front fits; forgets those that were given up.
     fn admit_waiting(&mut self, node: &Arc<Node>) {
         while let Some(front) = self.waiting.front() {
-            if !front.admit.is_closed() && !self.fits(node, front.bytes) {
+            let given_up = front.admit.is_closed();
+            if !given_up && !self.fits(node, front.bytes) {
                 return;
             }
             let Some(waiter) = self.waiting.pop_front() else { return };
+            if given_up {
+                continue;
+            }
             let charge = self.charge(node, waiter.bytes);
             if let Err(mut charge) = waiter.admit.send(charge) {
                 // Given up a moment ago. Undone by hand: the charge's own drop would take the lock that is held here.

@@ -34,3 +34,6 @@ pub trait Listener: Send {
     /// The address clients connect to; a port that was given as 0 is the real one here.
     fn address(&self) -> String;
 }
+
+#[cfg(test)]
+mod tests;

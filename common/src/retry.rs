@@ -22,7 +22,12 @@ pub struct RetryPolicy {
 
 impl Default for RetryPolicy {
     fn default() -> Self {
-        Self { initial: Duration::from_millis(50), factor: 2.0, max: Duration::from_secs(2), deadline: Duration::from_secs(30) }
+        Self {
+            initial: Duration::from_millis(50),
+            factor: 2.0,
+            max: Duration::from_secs(2),
+            deadline: Duration::from_secs(30),
+        }
     }
 }
 
@@ -60,13 +65,17 @@ impl Backoff {
 /// `op` is never dropped half-way: it brings its own time limit. Retry only what is surely not done or safe to repeat.
 ///
 /// Cancel-safe if `op` is.
-pub async fn retry<T, E>(
+pub async fn retry<T, E, F>(
     policy: &RetryPolicy,
     rng: &Rng,
     cancel: &CancellationToken,
     is_retryable: impl Fn(&E) -> bool,
-    mut op: impl AsyncFnMut() -> Result<T, E>,
-) -> Result<T, E> {
+    // Not `AsyncFnMut`: a task that awaits one could not be spawned (its future is `Send` for no lifetime the compiler can name).
+    mut op: impl FnMut() -> F,
+) -> Result<T, E>
+where
+    F: Future<Output = Result<T, E>>,
+{
     let started = Instant::now();
     let mut backoff = policy.backoff();
     let mut first: Option<E> = None;
@@ -78,12 +87,15 @@ pub async fn retry<T, E>(
         if !is_retryable(&error) {
             return Err(error);
         }
-        let first_cause = first.get_or_insert(error);
+        let first_cause = first.take().unwrap_or(error);
         let wait = backoff.next_wait(rng);
         let out_of_time = started.elapsed() + wait > policy.deadline;
         if out_of_time || cancel.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {
-            let _ = first_cause;
-            return Err(first.take().expect("set above"));
+            return Err(first_cause);
         }
+        first = Some(first_cause);
     }
 }
+
+#[cfg(test)]
+mod tests;

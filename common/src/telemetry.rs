@@ -4,6 +4,7 @@ use std::io::IsTerminal as _;
 use std::str::FromStr;
 
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 /// How a log line looks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,11 +79,58 @@ fn parse_filter(text: &str) -> Result<EnvFilter, TelemetryError> {
     if text.trim().is_empty() {
         return Err(refuse("it is empty".to_owned()));
     }
-    for part in text.split(',').map(str::trim) {
+    let parts: Vec<&str> = text.split(',').map(str::trim).collect();
+    for part in &parts {
         let bare = !part.contains(['=', '[', ']', '{', '}', '"', ':']);
-        if bare && tracing_subscriber::filter::LevelFilter::from_str(part).is_err() {
+        if part.is_empty() || (bare && LevelFilter::from_str(part).is_err()) {
             return Err(refuse(format!("{part:?} is no level")));
         }
     }
-    EnvFilter::try_new(text).map_err(|error| refuse(error.to_string()))
+    EnvFilter::try_new(parts.join(",")).map_err(|error| refuse(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_and_lists_are_accepted() {
+        for filter in [
+            "info",
+            "WARN",
+            "off",
+            "info,bookie=debug",
+            "bookie::journal=trace",
+            "info, client=debug",
+            "warn,[task]=debug",
+        ] {
+            assert!(parse_filter(filter).is_ok(), "{filter}");
+        }
+    }
+
+    #[test]
+    fn a_bad_filter_is_named_with_what_to_write() {
+        for (filter, cause) in [
+            ("verbose", "\"verbose\" is no level"),
+            ("info,bookie=loud", "bookie=loud"),
+            ("", "it is empty"),
+            ("info,", "\"\" is no level"),
+        ] {
+            let Err(error) = parse_filter(filter) else { panic!("{filter:?} was accepted") };
+            let text = error.to_string();
+            assert!(text.contains(&format!("{filter:?}")) && text.contains("info,bookie=debug"), "{text}");
+            if !text.contains("bookie=loud") {
+                assert!(text.contains(cause), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn formats_round_trip() {
+        for format in [LogFormat::Text, LogFormat::Json] {
+            assert_eq!(format.to_string().parse::<LogFormat>().ok(), Some(format));
+        }
+        let text = "xml".parse::<LogFormat>().err().map(|error| error.to_string());
+        assert_eq!(text.as_deref(), Some("read log format \"xml\": use text or json"));
+    }
 }

@@ -84,7 +84,8 @@ impl MemoryNetwork {
     }
 
     fn open(&self, address: &str) -> io::Result<Opening> {
-        let refused = || io::Error::new(io::ErrorKind::ConnectionRefused, format!("connect to {address}: connection refused"));
+        let refused =
+            || io::Error::new(io::ErrorKind::ConnectionRefused, format!("connect to {address}: connection refused"));
         let mut shared = self.lock();
         shared.connections += 1;
         let peer = format!("memory:{}", shared.connections);
@@ -119,14 +120,20 @@ impl Connector for MemoryNetwork {
         match self.open(address)? {
             Opening::Wait => {
                 tokio::time::sleep(LIMIT).await;
-                Err(io::Error::new(io::ErrorKind::TimedOut, format!("connect to {address}: no answer within {LIMIT:?}")))
+                Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    format!("connect to {address}: no answer within {LIMIT:?}"),
+                ))
             }
             Opening::Ready { near, far, peer, incoming } => {
                 let sent = tokio::time::timeout(LIMIT, incoming.send((Box::new(far), peer))).await;
                 if matches!(sent, Ok(Ok(()))) {
                     return Ok(Box::new(near));
                 }
-                Err(io::Error::new(io::ErrorKind::ConnectionRefused, format!("connect to {address}: connection refused")))
+                Err(io::Error::new(
+                    io::ErrorKind::ConnectionRefused,
+                    format!("connect to {address}: connection refused"),
+                ))
             }
         }
     }
@@ -236,6 +243,19 @@ impl AsyncWrite for MemoryStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         std::task::ready!(self.side.poll(cx, |state| &mut state.writer))?;
         Pin::new(&mut self.pipe).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        std::task::ready!(self.side.poll(cx, |state| &mut state.writer))?;
+        Pin::new(&mut self.pipe).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.pipe.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
