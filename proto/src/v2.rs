@@ -1,0 +1,173 @@
+//! Version 2, the binary layout: one big-endian header word (version, opcode, flags), then fixed fields.
+//!
+//! Replies echo version, opcode and ids of the request, because clients match them by (opcode, ledger, entry).
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use ledger::{EntryId, LedgerId, MASTER_KEY_BYTES, MasterKey};
+use prost::Message;
+
+use crate::bookkeeper::AuthMessage;
+use crate::request::BODY_BYTES_MIN;
+use crate::server::{Address, CloseReason, Incoming, Reply, ReplyTo};
+use crate::{ReadTarget, Request, Status};
+
+/// Highest version this layout has; also the one clients send.
+pub(crate) const VERSION_MAX: u8 = 2;
+
+pub(crate) const OP_ADD: u8 = 1;
+pub(crate) const OP_READ: u8 = 2;
+const OP_AUTH: u8 = 3;
+
+pub(crate) const FLAG_FENCE: u16 = 0x0001;
+pub(crate) const FLAG_RECOVERY_ADD: u16 = 0x0002;
+pub(crate) const FLAG_HIGH_PRIORITY: u16 = 0x0004;
+
+/// Header, error code, ledger id, entry id: the start of every ADD and READ response.
+pub(crate) const RESPONSE_HEAD_BYTES: usize = 24;
+
+/// Name that both sides use when no authentication plug-in is configured.
+pub(crate) const AUTH_DISABLED_PLUGIN: &str = "AuthDisabledPlugin";
+
+/// A header word taken apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) version: u8,
+    pub(crate) opcode: u32,
+    pub(crate) flags: u16,
+}
+
+impl Header {
+    pub(crate) fn from_word(word: u32) -> Self {
+        let [version, opcode, flags_high, flags_low] = word.to_be_bytes();
+        if version == 0 {
+            // Version 0 knows no flags: the whole word is the opcode.
+            return Self { version, opcode: word, flags: 0 };
+        }
+        Self { version, opcode: u32::from(opcode), flags: u16::from_be_bytes([flags_high, flags_low]) }
+    }
+
+    pub(crate) fn word(version: u8, opcode: u8, flags: u16) -> u32 {
+        if version == 0 {
+            return u32::from(opcode);
+        }
+        let [flags_high, flags_low] = flags.to_be_bytes();
+        u32::from_be_bytes([version, opcode, flags_high, flags_low])
+    }
+}
+
+pub(crate) fn decode_request(mut payload: Bytes) -> Incoming {
+    let Ok(word) = payload.try_get_u32() else { return Incoming::Close(CloseReason::Truncated) };
+    let header = Header::from_word(word);
+    match u8::try_from(header.opcode) {
+        Ok(OP_ADD) => decode_add(header, payload),
+        Ok(OP_READ) => decode_read(header, payload),
+        Ok(OP_AUTH) => decode_auth(header, payload),
+        _ => Incoming::Close(CloseReason::UnsupportedOperation(header.opcode)),
+    }
+}
+
+fn reply_to(header: Header, opcode: u8, ledger: i64, entry: i64) -> ReplyTo {
+    ReplyTo(Address::V2 { version: header.version, opcode, ledger, entry })
+}
+
+fn refuse(reply_to: ReplyTo, status: Status) -> Incoming {
+    Incoming::Reply(reply_to.to_frame(&Reply::Failed(status)))
+}
+
+/// After the header: master key, then the entry body, which starts with ledger id and entry id.
+fn decode_add(header: Header, mut rest: Bytes) -> Incoming {
+    let Some(master_key) = rest.get(..MASTER_KEY_BYTES).and_then(MasterKey::from_slice) else {
+        return Incoming::Close(CloseReason::Truncated);
+    };
+    rest.advance(MASTER_KEY_BYTES);
+    let body = rest;
+    let mut fields = &body[..];
+    let (Ok(raw_ledger), Ok(raw_entry)) = (fields.try_get_i64(), fields.try_get_i64()) else {
+        return Incoming::Close(CloseReason::Truncated);
+    };
+    let reply_to = reply_to(header, OP_ADD, raw_ledger, raw_entry);
+    if header.version > VERSION_MAX {
+        return refuse(reply_to, Status::BadVersion);
+    }
+    let (Some(ledger), Some(entry)) = (LedgerId::new(raw_ledger), EntryId::new(raw_entry)) else {
+        return refuse(reply_to, Status::BadRequest);
+    };
+    if body.len() < BODY_BYTES_MIN {
+        return refuse(reply_to, Status::BadRequest);
+    }
+    let recovery = header.flags & FLAG_RECOVERY_ADD != 0;
+    let high_priority = header.flags & FLAG_HIGH_PRIORITY != 0;
+    let request = Request::Add { ledger, entry, master_key, body, recovery, high_priority, deferred_sync: false };
+    Incoming::Request(reply_to, request)
+}
+
+/// After the header: ledger id, entry id, and for a fencing read of version 2 the master key.
+fn decode_read(header: Header, mut rest: Bytes) -> Incoming {
+    let (Ok(raw_ledger), Ok(raw_entry)) = (rest.try_get_i64(), rest.try_get_i64()) else {
+        return Incoming::Close(CloseReason::Truncated);
+    };
+    let reply_to = reply_to(header, OP_READ, raw_ledger, raw_entry);
+    if header.version > VERSION_MAX {
+        return refuse(reply_to, Status::BadVersion);
+    }
+    let (Some(ledger), Some(target)) = (LedgerId::new(raw_ledger), ReadTarget::from_i64(raw_entry)) else {
+        return refuse(reply_to, Status::BadRequest);
+    };
+    let fence = header.flags & FLAG_FENCE != 0;
+    let mut master_key = None;
+    if fence {
+        if header.version < VERSION_MAX {
+            // Older versions have no room for the key, and without it nobody may fence.
+            return refuse(reply_to, Status::Unauthorized);
+        }
+        master_key = rest.get(..MASTER_KEY_BYTES).and_then(MasterKey::from_slice);
+        if master_key.is_none() {
+            return Incoming::Close(CloseReason::Truncated);
+        }
+    }
+    let high_priority = header.flags & FLAG_HIGH_PRIORITY != 0;
+    Incoming::Request(reply_to, Request::Read { ledger, target, fence, master_key, high_priority })
+}
+
+/// There is no plug-in: every caller is told so and let in. The answer has version 2 whatever the request had.
+fn decode_auth(header: Header, rest: Bytes) -> Incoming {
+    if header.version > VERSION_MAX || AuthMessage::decode(rest).is_err() {
+        return Incoming::Close(CloseReason::Malformed);
+    }
+    let message = auth_disabled();
+    let bytes = 4 + message.encoded_len();
+    let mut out = BytesMut::with_capacity(4 + bytes);
+    out.put_u32(frame_length(bytes));
+    out.put_u32(Header::word(VERSION_MAX, OP_AUTH, 0));
+    message.encode(&mut out).expect("a BytesMut grows as needed");
+    Incoming::Reply(out.freeze())
+}
+
+pub(crate) fn auth_disabled() -> AuthMessage {
+    AuthMessage { auth_plugin_name: AUTH_DISABLED_PLUGIN.to_owned(), payload: Bytes::new() }
+}
+
+/// The length word of a frame with this many payload bytes.
+pub(crate) fn frame_length(bytes: usize) -> u32 {
+    u32::try_from(bytes).expect("a body came in a frame, so it is far below 4 GiB")
+}
+
+pub(crate) fn encode_reply(version: u8, opcode: u8, ledger: i64, entry: i64, reply: &Reply, out: &mut BytesMut) {
+    let (status, body) = match (opcode, reply) {
+        (OP_ADD, Reply::Added) => (Status::Ok, &[][..]),
+        (OP_READ, Reply::Read { body, .. }) => (Status::Ok, &body[..]),
+        (_, Reply::Failed(status)) if *status != Status::Ok => (*status, &[][..]),
+        _ => {
+            debug_assert!(false, "reply {reply:?} does not answer operation {opcode}");
+            (Status::Io, &[][..])
+        }
+    };
+    let bytes = RESPONSE_HEAD_BYTES + body.len();
+    out.reserve(4 + bytes);
+    out.put_u32(frame_length(bytes));
+    out.put_u32(Header::word(version, opcode, 0));
+    out.put_i32(status.v2());
+    out.put_i64(ledger);
+    out.put_i64(entry);
+    out.put_slice(body);
+}
