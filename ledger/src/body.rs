@@ -246,3 +246,7 @@ fn i64_at(body: &[u8], offset: usize) -> Result<i64, BodyError> {
         None => Err(BodyError::TooShort { found: body.len(), needed }),
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

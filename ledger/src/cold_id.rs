@@ -131,3 +131,7 @@ pub const fn ledger_hash(ledger: LedgerId) -> u64 {
 pub const fn shard_of(ledger: LedgerId) -> u8 {
     (ledger_hash(ledger) % COLD_SHARDS as u64) as u8
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

@@ -215,3 +215,7 @@ impl<'a> Fields<'a> {
 fn refuse(why: impl std::fmt::Display) -> Error {
     Error::new(ErrorKind::ColdRecord, format!("read cold record: {why}"))
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

@@ -173,3 +173,7 @@ impl FromStr for BookieId {
         Self::new(text)
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

@@ -108,3 +108,7 @@ fn prefixed_sha1(prefix: &[u8], password: &[u8]) -> [u8; 20] {
     hash.update(password);
     hash.finalize().into()
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

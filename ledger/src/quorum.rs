@@ -76,3 +76,7 @@ impl Quorums {
         true
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

@@ -134,3 +134,7 @@ struct PropertyFormat {
     #[prost(string, optional, tag = "2")]
     value: Option<String>,
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;
