@@ -1,1 +1,48 @@
-//! Placeholder.
+//! The metadata of a cluster: one small trait, its drivers, and typed views of what is stored.
+//!
+//! [`MetadataStore`] is what the rest of the workspace knows: versioned keys, small atomic transactions whose answer is
+//! *done*, *surely not done* or *unknown*, ordered listing, watches and leases. [`open`] turns a URI into a store and is the
+//! only place that knows drivers, so a new driver changes only this crate. Every driver passes [`suite::run`].
+//!
+//! On top of it stand small repositories, one a kind of record: [`Cluster`], [`Ledgers`], [`Bookies`], [`Cookies`],
+//! [`Attempts`] and [`Catalog`]. Where each record lives is said once, in [`layout`] and in `docs/formats/metadata-keys.md`.
+
+mod attempts;
+mod bookies;
+mod catalog;
+mod cluster;
+mod cookies;
+mod counter;
+mod decide;
+mod embedded;
+mod engine;
+mod error;
+mod faulty;
+mod key;
+pub mod layout;
+mod leases;
+mod ledgers;
+mod memory;
+mod open;
+mod record;
+mod resolve;
+mod store;
+pub mod suite;
+mod transaction;
+mod watch;
+
+pub use attempts::{Attempt, AttemptError, AttemptRecord, AttemptState, Attempts, NewAttempt};
+pub use bookies::{BookieInfo, Bookies, Mode, RegisterError};
+pub use catalog::{Catalog, CatalogEntry, CommitOffload, CommitOffloadError};
+pub use cluster::{Cluster, InstanceId};
+pub use cookies::{Cookie, CookieMismatch, CookieVerdict, Cookies, LocalCookie, verify};
+pub use embedded::EmbeddedStore;
+pub use error::{CommitError, Error, ErrorKind, WriteError};
+pub use faulty::{FaultKind, FaultRates, FaultyStore};
+pub use key::{KEY_BYTES_MAX, Key};
+pub use ledgers::{LedgerRecord, Ledgers, UpdateError};
+pub use memory::MemoryStore;
+pub use open::open;
+pub use store::{MetadataStore, scan};
+pub use transaction::{Committed, Expect, LeaseId, OPS_MAX, Op, Transaction, VALUE_BYTES_MAX, Version, Versioned};
+pub use watch::{WatchEvent, WatchStream};

@@ -1,0 +1,287 @@
+//! Registration: which bookies are there, and where.
+//!
+//! A live bookie holds its key under a lease, so two processes cannot carry one id. Cold ids are registered without a lease,
+//! read-only: an outage of gateways must not look like lost bookies.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::ledger::{BookieId, BookieServiceInfo};
+use tokio::time::Instant;
+
+use crate::{
+    CommitError, Error, ErrorKind, Expect, Key, LeaseId, MetadataStore, Transaction, Version, Versioned, WatchStream,
+    layout,
+};
+
+const LIST_PAGE: usize = 500;
+const TRIES_MAX: usize = 8;
+
+/// What a registration says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BookieInfo {
+    /// `host:port` of the entry protocol.
+    pub address: String,
+}
+
+impl BookieInfo {
+    /// The stored form: BookKeeper's `BookieServiceInfo`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] when the address is not `host:port`.
+    pub fn encode(&self) -> Result<Vec<u8>, Error> {
+        let invalid = || {
+            Error::new(ErrorKind::Invalid, format!("register bookie: the address {:?} is not host:port", self.address))
+        };
+        let (host, port) = self.address.rsplit_once(':').ok_or_else(invalid)?;
+        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        let port = port.parse().map_err(|_| invalid())?;
+        if host.is_empty() {
+            return Err(invalid());
+        }
+        Ok(BookieServiceInfo::of_bookie(host, port).encode())
+    }
+
+    /// Reads a registration; an empty value stands for a bookie that is found under its id.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Damaged`] when it is malformed or names no endpoint of the entry protocol.
+    pub fn decode(id: &BookieId, value: &[u8]) -> Result<Self, Error> {
+        if value.is_empty() {
+            return Ok(Self { address: id.to_string() });
+        }
+        let damaged = || Error::new(ErrorKind::Damaged, format!("read registration of bookie {id}"));
+        let info = BookieServiceInfo::decode(value).map_err(|error| damaged().caused_by(error))?;
+        let address = info.bookie_address().ok_or_else(|| damaged().caused_by("it has no bookie-rpc endpoint"))?;
+        Ok(Self { address })
+    }
+}
+
+/// Whether a bookie takes new entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// It does.
+    Writable,
+    /// It only serves reads.
+    ReadOnly,
+}
+
+impl Mode {
+    fn key(self, id: &BookieId) -> Key {
+        match self {
+            Self::Writable => layout::available_key(id),
+            Self::ReadOnly => layout::readonly_key(id),
+        }
+    }
+
+    fn other(self) -> Self {
+        match self {
+            Self::Writable => Self::ReadOnly,
+            Self::ReadOnly => Self::Writable,
+        }
+    }
+}
+
+/// Why a bookie was not registered.
+#[derive(Debug, thiserror::Error)]
+pub enum RegisterError {
+    /// Another live process carries the id.
+    #[error(
+        "register bookie {id}: another live process has this id, at {address}; stop it, or give this bookie another id"
+    )]
+    Taken {
+        /// The id.
+        id: BookieId,
+        /// Where the other process says it is.
+        address: String,
+    },
+    /// Surely not registered.
+    #[error("the bookie was not registered")]
+    NotDone(#[source] Error),
+    /// Maybe registered, under the caller's lease: end the lease to be sure that it is not.
+    #[error("it is unknown whether the bookie was registered")]
+    Unknown(#[source] Error),
+}
+
+/// The bookies of a cluster. Cheap to clone.
+#[derive(Clone)]
+pub struct Bookies {
+    store: Arc<dyn MetadataStore>,
+}
+
+impl Bookies {
+    /// The bookies in `store`.
+    #[must_use]
+    pub fn new(store: Arc<dyn MetadataStore>) -> Self {
+        Self { store }
+    }
+
+    /// Registers a writable bookie for as long as `lease` lives. Registering again under the same lease is a success.
+    ///
+    /// # Errors
+    /// [`RegisterError::Taken`] at once when another lease holds the id.
+    pub async fn register(&self, id: &BookieId, info: &BookieInfo, lease: LeaseId) -> Result<Version, RegisterError> {
+        self.register_as(id, info, lease, Mode::Writable).await
+    }
+
+    /// As [`Bookies::register`], in either mode; a bookie that this lease holds in the other mode changes over in one step.
+    ///
+    /// # Errors
+    /// As [`Bookies::register`].
+    pub async fn register_as(
+        &self,
+        id: &BookieId,
+        info: &BookieInfo,
+        lease: LeaseId,
+        mode: Mode,
+    ) -> Result<Version, RegisterError> {
+        let value = info.encode().map_err(RegisterError::NotDone)?;
+        let (target, other) = (mode.key(id), mode.other().key(id));
+        let mut unsure: Option<Error> = None;
+        for _ in 0..TRIES_MAX {
+            let settled = |unsure: &mut Option<Error>, error| match unsure.take() {
+                None => RegisterError::NotDone(error),
+                Some(first) => RegisterError::Unknown(first),
+            };
+            let there = match self.store.get_quorum(&target).await {
+                Ok(there) => there,
+                Err(error) => return Err(settled(&mut unsure, error)),
+            };
+            let elsewhere = match self.store.get_quorum(&other).await {
+                Ok(elsewhere) => elsewhere,
+                Err(error) => return Err(settled(&mut unsure, error)),
+            };
+            for found in [&there, &elsewhere].into_iter().flatten() {
+                if found.lease != Some(lease) {
+                    return Err(taken(id, found));
+                }
+            }
+            if let Some(there) = &there
+                && there.value == value
+                && elsewhere.is_none()
+            {
+                return Ok(there.version);
+            }
+            let still =
+                |found: &Option<Versioned>| found.as_ref().map_or(Expect::Absent, |found| Expect::At(found.version));
+            let transaction = Transaction::new()
+                .put_leased(target.clone(), value.clone(), still(&there), lease)
+                .delete(other.clone(), still(&elsewhere));
+            match self.store.commit(transaction).await {
+                Ok(done) => return Ok(done.put_version(0)),
+                // Read again who holds it: us, perhaps, by a try whose answer was lost.
+                Err(CommitError::Conflict { .. }) => {}
+                Err(CommitError::NotDone(error)) => return Err(settled(&mut unsure, error)),
+                Err(CommitError::Unknown(error)) => {
+                    unsure.get_or_insert(error);
+                }
+            }
+        }
+        Err(match unsure {
+            Some(error) => RegisterError::Unknown(error),
+            None => {
+                RegisterError::NotDone(Error::new(ErrorKind::Unavailable, "register bookie: every try met a change"))
+            }
+        })
+    }
+
+    /// As [`Bookies::register`], but waits up to `patience` for another holder to go: the lease of a process that has just
+    /// died ends by itself.
+    ///
+    /// # Errors
+    /// As [`Bookies::register`], [`RegisterError::Taken`] after `patience`.
+    pub async fn register_within(
+        &self,
+        id: &BookieId,
+        info: &BookieInfo,
+        lease: LeaseId,
+        patience: Duration,
+    ) -> Result<Version, RegisterError> {
+        let deadline = Instant::now() + patience;
+        loop {
+            let mut changes = self.watch().await.map_err(RegisterError::NotDone)?;
+            let taken = match self.register(id, info, lease).await {
+                Err(taken @ RegisterError::Taken { .. }) => taken,
+                other => return other,
+            };
+            if tokio::time::timeout_at(deadline, changes.next()).await.is_err() {
+                return Err(taken);
+            }
+        }
+    }
+
+    /// Registers a cold id at the gateway that owns it: read-only and for good. Replaces what was there.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] when the id is not a cold id; those of the store. Repeat after any error.
+    pub async fn register_cold(&self, id: &BookieId, info: &BookieInfo) -> Result<(), Error> {
+        if !::ledger::is_cold(id) {
+            return Err(Error::new(ErrorKind::Invalid, format!("register {id}: it is not a cold id")));
+        }
+        let value = info.encode()?;
+        let key = layout::readonly_key(id);
+        if self.store.get(&key).await?.is_some_and(|found| found.value == value && found.lease.is_none()) {
+            return Ok(());
+        }
+        match self.store.put_if(&key, value.into(), Expect::Any).await {
+            Ok(_) => Ok(()),
+            Err(CommitError::NotDone(error) | CommitError::Unknown(error)) => Err(error),
+            Err(CommitError::Conflict { .. }) => unreachable!("the put has no condition"),
+        }
+    }
+
+    /// Where a bookie is and whether it is writable; `None` when it is not registered. A hint.
+    ///
+    /// # Errors
+    /// Those of the store; [`ErrorKind::Damaged`].
+    pub async fn get(&self, id: &BookieId) -> Result<Option<(BookieInfo, bool)>, Error> {
+        for mode in [Mode::Writable, Mode::ReadOnly] {
+            if let Some(found) = self.store.get(&mode.key(id)).await? {
+                return Ok(Some((BookieInfo::decode(id, &found.value)?, mode == Mode::Writable)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// All registered bookies: id, info, whether writable. A registration that cannot be read is logged and left out.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn list(&self) -> Result<Vec<(BookieId, BookieInfo, bool)>, Error> {
+        let root = layout::available_root();
+        let mut bookies = Vec::new();
+        let mut after: Option<Key> = None;
+        loop {
+            let rows = self.store.list(&root, after.as_ref(), LIST_PAGE).await?;
+            let Some((last, _)) = rows.last() else { return Ok(bookies) };
+            after = Some(last.clone());
+            for (key, found) in rows {
+                let Some((id, writable)) = layout::parse_registration_key(&key) else { continue };
+                match BookieInfo::decode(&id, &found.value) {
+                    Ok(info) => bookies.push((id, info, writable)),
+                    Err(error) => {
+                        tracing::error!(bookie = %id, error = &error as &dyn std::error::Error, "registration left out of the listing");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Watches all registrations.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn watch(&self) -> Result<WatchStream, Error> {
+        self.store.watch(&layout::available_root()).await
+    }
+}
+
+fn taken(id: &BookieId, found: &Versioned) -> RegisterError {
+    let address =
+        BookieInfo::decode(id, &found.value).map_or_else(|_| "an unknown address".into(), |info| info.address);
+    RegisterError::Taken { id: id.clone(), address }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

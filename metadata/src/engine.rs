@@ -1,0 +1,328 @@
+//! The decisions of every store that lives in this process: order of commits, revisions, leases, watches. What is below it, a
+//! map or a disk, only keeps rows.
+//!
+//! Consistency: one lock orders all commits. Conditions are decided against the rows under that lock, then the rows are
+//! written, then watchers are told, then the caller is answered.
+//! Failure: when rows cannot be written, nobody knows which of them would be there after a restart. That commit is *unknown*,
+//! and from then on the engine takes no writes and gives no proofs; the first reason is kept.
+
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use common::blocking::run_blocking;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::decide::{After, Refusal, Write, decide};
+use crate::leases::Leases;
+use crate::watch::Hub;
+use crate::{
+    CommitError, Committed, Error, ErrorKind, Key, LeaseId, MetadataStore, Transaction, Version, Versioned, WatchStream,
+};
+
+/// The most bytes of values that one page of a listing holds, except that one row always fits.
+pub(crate) const PAGE_BYTES_MAX: usize = 4 << 20;
+
+/// Where the rows are kept.
+pub trait Rows: Send + Sync + 'static {
+    /// Whether the calls wait for a disk, so that they must run where blocking is allowed.
+    const BLOCKING: bool;
+
+    /// One row.
+    fn get(&self, key: &Key) -> Result<Option<Versioned>, Error>;
+
+    /// Rows strictly below `prefix` after `after`, in order, at most `limit` and about [`PAGE_BYTES_MAX`].
+    fn list(&self, prefix: &Key, after: Option<&Key>, limit: usize) -> Result<Vec<(Key, Versioned)>, Error>;
+
+    /// Makes all writes durable under `revision`, atomically. On an error they may or may not be there after a restart.
+    fn apply(&self, revision: u64, writes: &[Write]) -> Result<(), Error>;
+}
+
+pub(crate) struct Engine<R> {
+    rows: R,
+    /// The revision of the last commit; held while a commit is decided and written.
+    writer: Mutex<u64>,
+    /// Taken after `writer` where both are. Never held while rows are written, so that keeping a lease alive waits for no disk.
+    leases: Mutex<Leases>,
+    poison: OnceLock<String>,
+    hub: Hub,
+    /// Tells the timer that an earlier deadline has come up.
+    deadline_changed: Arc<Notify>,
+    timer: Mutex<Option<JoinHandle<()>>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic while one of these is held is a bug that has been reported already; the data itself is changed only in steps
+    // that cannot panic halfway.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<R: Rows> Engine<R> {
+    fn check_usable(&self) -> Result<(), Error> {
+        match self.poison.get() {
+            None => Ok(()),
+            Some(reason) => Err(Error::new(
+                ErrorKind::Poisoned,
+                format!("use metadata store: an earlier write failed, reopen it to go on: {reason}"),
+            )),
+        }
+    }
+
+    /// Writes rows as the next revision. On failure the store is poisoned and that revision is never given again.
+    fn write(&self, revision: &mut u64, writes: &[Write]) -> Result<Version, Error> {
+        *revision += 1;
+        if let Err(error) = self.rows.apply(*revision, writes) {
+            let reason = format!("{error}{}", error_sources(&error));
+            if self.poison.set(reason).is_ok() {
+                tracing::error!(%error, "metadata write failed, no more writes are taken");
+            }
+            return Err(error);
+        }
+        let version = Version::new(*revision);
+        let mut leases = locked(&self.leases);
+        let told: Vec<_> = writes
+            .iter()
+            .map(|write| {
+                leases.bind(&write.key, write.value.as_ref().and_then(|(_, lease)| *lease));
+                (write.key.clone(), write.value.is_some().then_some(version))
+            })
+            .collect();
+        drop(leases);
+        self.hub.publish(&told);
+        Ok(version)
+    }
+
+    fn commit(&self, transaction: &Transaction, now: Instant) -> Result<Committed, CommitError> {
+        transaction.validate().map_err(CommitError::NotDone)?;
+        let mut revision = locked(&self.writer);
+        self.check_usable().map_err(CommitError::NotDone)?;
+        self.expire(&mut revision, now).map_err(CommitError::NotDone)?;
+        let alive = |lease| locked(&self.leases).is_alive(lease, now);
+        let changes = decide(transaction, |key| self.rows.get(key), alive).map_err(|refusal| match refusal {
+            Refusal::Conflict { op, found } => CommitError::Conflict { op, found },
+            Refusal::LeaseGone(lease) => CommitError::NotDone(lease_gone(lease)),
+            Refusal::Lookup(error) => CommitError::NotDone(error),
+        })?;
+        let written = if changes.writes.is_empty() {
+            None
+        } else {
+            Some(self.write(&mut revision, &changes.writes).map_err(CommitError::Unknown)?)
+        };
+        let versions = changes
+            .after
+            .into_iter()
+            .map(|after| match after {
+                After::Absent => None,
+                After::Unchanged(version) => Some(version),
+                After::Written => written,
+            })
+            .collect();
+        Ok(Committed { versions })
+    }
+
+    /// Ends the leases that are due.
+    fn expire(&self, revision: &mut u64, now: Instant) -> Result<(), Error> {
+        let due = locked(&self.leases).due(now);
+        for lease in due {
+            self.end(revision, lease)?;
+        }
+        Ok(())
+    }
+
+    fn end(&self, revision: &mut u64, lease: LeaseId) -> Result<(), Error> {
+        let Some(keys) = locked(&self.leases).remove(lease) else { return Ok(()) };
+        if keys.is_empty() {
+            return Ok(());
+        }
+        tracing::debug!(?lease, keys = keys.len(), "lease ended");
+        let writes: Vec<_> = keys.into_iter().map(|key| Write { key, value: None }).collect();
+        self.write(revision, &writes).map(drop)
+    }
+
+    fn end_due(&self, now: Instant) {
+        let mut revision = locked(&self.writer);
+        if self.check_usable().is_ok() {
+            // A failure is kept in `poison` and logged there.
+            let _ = self.expire(&mut revision, now);
+        }
+    }
+
+    fn revoke(&self, lease: LeaseId) -> Result<(), Error> {
+        let mut revision = locked(&self.writer);
+        self.check_usable()?;
+        self.end(&mut revision, lease)
+    }
+
+    fn prove(&self, key: &Key) -> Result<Option<Versioned>, Error> {
+        self.check_usable()?;
+        self.rows.get(key)
+    }
+}
+
+impl<R> Drop for Engine<R> {
+    fn drop(&mut self) {
+        if let Some(timer) = locked(&self.timer).take() {
+            timer.abort();
+        }
+    }
+}
+
+fn lease_gone(lease: LeaseId) -> Error {
+    Error::new(ErrorKind::LeaseGone, format!("use lease {lease}: it has ended"))
+}
+
+fn error_sources(error: &Error) -> String {
+    let mut text = String::new();
+    let mut source = std::error::Error::source(error);
+    while let Some(error) = source {
+        text.push_str(&format!(": {error}"));
+        source = error.source();
+    }
+    text
+}
+
+/// A [`MetadataStore`] in this process, over rows in memory or on disk.
+pub struct LocalStore<R: Rows> {
+    engine: Arc<Engine<R>>,
+}
+
+impl<R: Rows> LocalStore<R> {
+    /// `revision` is the highest that rows have ever had.
+    pub(crate) fn over(rows: R, revision: u64) -> Self {
+        let engine = Engine {
+            rows,
+            writer: Mutex::new(revision),
+            leases: Mutex::default(),
+            poison: OnceLock::new(),
+            hub: Hub::default(),
+            deadline_changed: Arc::default(),
+            timer: Mutex::default(),
+        };
+        Self { engine: Arc::new(engine) }
+    }
+
+    async fn run<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        work: impl FnOnce(&Engine<R>) -> T + Send + 'static,
+    ) -> T {
+        run(Arc::clone(&self.engine), name, work).await
+    }
+
+    /// The timer starts with the first lease, because only then a runtime is sure to be there.
+    fn start_timer(&self) {
+        let mut timer = locked(&self.engine.timer);
+        if timer.as_ref().is_none_or(JoinHandle::is_finished) {
+            let changed = Arc::clone(&self.engine.deadline_changed);
+            *timer = Some(tokio::spawn(end_leases(Arc::downgrade(&self.engine), changed)));
+        }
+    }
+}
+
+async fn run<R: Rows, T: Send + 'static>(
+    engine: Arc<Engine<R>>,
+    name: &'static str,
+    work: impl FnOnce(&Engine<R>) -> T + Send + 'static,
+) -> T {
+    if R::BLOCKING { run_blocking(name, move || work(&engine)).await } else { work(&engine) }
+}
+
+/// Ends leases when they are due. Belongs to the engine, which stops it when dropped.
+async fn end_leases<R: Rows>(engine: Weak<Engine<R>>, changed: Arc<Notify>) {
+    loop {
+        let Some(next) = engine.upgrade().map(|engine| locked(&engine.leases).next_deadline()) else { return };
+        match next {
+            None => changed.notified().await,
+            Some(deadline) => tokio::select! {
+                () = changed.notified() => {}
+                () = tokio::time::sleep_until(deadline) => {
+                    let Some(engine) = engine.upgrade() else { return };
+                    if engine.poison.get().is_some() {
+                        return;
+                    }
+                    run(engine, "end leases", |engine| engine.end_due(Instant::now())).await;
+                }
+            },
+        }
+    }
+}
+
+#[async_trait]
+impl<R: Rows> MetadataStore for LocalStore<R> {
+    async fn get(&self, key: &Key) -> Result<Option<Versioned>, Error> {
+        let key = key.clone();
+        self.run("get metadata", move |engine| engine.rows.get(&key)).await
+    }
+
+    async fn get_quorum(&self, key: &Key) -> Result<Option<Versioned>, Error> {
+        let key = key.clone();
+        self.run("get metadata", move |engine| engine.prove(&key)).await
+    }
+
+    async fn commit(&self, transaction: Transaction) -> Result<Committed, CommitError> {
+        let now = Instant::now();
+        self.run("commit metadata", move |engine| engine.commit(&transaction, now)).await
+    }
+
+    async fn list(&self, prefix: &Key, after: Option<&Key>, limit: usize) -> Result<Vec<(Key, Versioned)>, Error> {
+        if limit == 0 {
+            return Err(Error::new(ErrorKind::Invalid, "list keys: the limit is 0"));
+        }
+        let (prefix, after) = (prefix.clone(), after.cloned());
+        self.run("list metadata", move |engine| engine.rows.list(&prefix, after.as_ref(), limit)).await
+    }
+
+    async fn watch(&self, prefix: &Key) -> Result<WatchStream, Error> {
+        Ok(self.engine.hub.watch(prefix))
+    }
+
+    async fn grant_lease(&self, ttl: Duration) -> Result<LeaseId, Error> {
+        self.engine.check_usable()?;
+        let lease = locked(&self.engine.leases).grant(ttl, Instant::now());
+        self.start_timer();
+        self.engine.deadline_changed.notify_one();
+        Ok(lease)
+    }
+
+    async fn keep_alive(&self, lease: LeaseId) -> Result<(), Error> {
+        let kept = locked(&self.engine.leases).keep_alive(lease, Instant::now());
+        if kept { Ok(()) } else { Err(lease_gone(lease)) }
+    }
+
+    async fn revoke(&self, lease: LeaseId) -> Result<(), Error> {
+        self.run("revoke lease", move |engine| engine.revoke(lease)).await
+    }
+}
+
+/// The half-open range of names strictly below `prefix`.
+pub(crate) fn subtree(prefix: &Key) -> (String, String) {
+    // '0' is the character after '/'.
+    (format!("{prefix}/"), format!("{prefix}0"))
+}
+
+/// Collects one page; shared so that every store cuts pages alike.
+#[derive(Default)]
+pub(crate) struct Page {
+    pub(crate) rows: Vec<(Key, Versioned)>,
+    bytes: usize,
+}
+
+impl Page {
+    /// Takes a row if it fits; false when the page is full.
+    pub(crate) fn push(&mut self, key: Key, value: Versioned, limit: usize) -> bool {
+        let bytes = self.bytes.saturating_add(value.value.len());
+        if self.rows.len() >= limit || (bytes > PAGE_BYTES_MAX && !self.rows.is_empty()) {
+            return false;
+        }
+        self.bytes = bytes;
+        self.rows.push((key, value));
+        true
+    }
+}
+
+pub(crate) fn row(value: Bytes, revision: u64, lease: Option<LeaseId>) -> Versioned {
+    Versioned { value, version: Version::new(revision), lease }
+}

@@ -1,0 +1,235 @@
+//! Where everything lives: pure functions from names to keys and back. `docs/formats/metadata-keys.md` lists them all.
+//!
+//! Under `/ledgers` the tree is BookKeeper's with the long hierarchical layout for every id, so that the order of keys is the
+//! order of ids. What only we know lives under `/thermocline`.
+
+use ledger::{BookieId, LedgerId};
+use uuid::Uuid;
+
+use crate::Key;
+
+/// The value of [`layout_key`]: what a BookKeeper process compares its own configuration with.
+pub const LAYOUT_VALUE: &str = "2\norg.apache.bookkeeper.meta.LongHierarchicalLedgerManagerFactory:1";
+
+fn fixed(name: &str) -> Key {
+    Key::known(name.to_owned())
+}
+
+/// The root of BookKeeper's tree; ledgers come first below it.
+#[must_use]
+pub fn ledgers_root() -> Key {
+    fixed("/ledgers")
+}
+
+/// Names the layout of the ledgers' tree.
+#[must_use]
+pub fn layout_key() -> Key {
+    fixed("/ledgers/LAYOUT")
+}
+
+/// Holds the cluster's identity.
+#[must_use]
+pub fn instance_key() -> Key {
+    fixed("/ledgers/INSTANCEID")
+}
+
+/// A ledger's metadata: 19 digits split 3/4/4/4/4.
+#[must_use]
+pub fn ledger_key(id: LedgerId) -> Key {
+    let digits = format!("{:019}", id.get());
+    Key::known(format!(
+        "/ledgers/{}/{}/{}/{}/L{}",
+        &digits[..3],
+        &digits[3..7],
+        &digits[7..11],
+        &digits[11..15],
+        &digits[15..]
+    ))
+}
+
+/// The inverse of [`ledger_key`]; `None` for every other key.
+#[must_use]
+pub fn parse_ledger_key(key: &Key) -> Option<LedgerId> {
+    let mut digits = String::with_capacity(19);
+    let mut parts = key.as_str().strip_prefix("/ledgers/")?.split('/');
+    for length in [3, 4, 4, 4] {
+        digits.push_str(parts.next().filter(|part| part.len() == length)?);
+    }
+    digits.push_str(parts.next()?.strip_prefix('L').filter(|part| part.len() == 4)?);
+    if parts.next().is_some() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    LedgerId::new(digits.parse::<u64>().ok()?)
+}
+
+/// Whether a key of the ledgers' tree sorts behind every ledger.
+pub(crate) fn is_behind_ledgers(key: &Key) -> bool {
+    // ':' is the character after '9'.
+    key.as_str() >= "/ledgers/:"
+}
+
+/// The parent of the writable bookies, and of the read-only ones one level further.
+#[must_use]
+pub fn available_root() -> Key {
+    fixed("/ledgers/available")
+}
+
+/// A writable bookie's registration.
+#[must_use]
+pub fn available_key(id: &BookieId) -> Key {
+    Key::known(format!("/ledgers/available/{id}"))
+}
+
+/// The parent of the read-only bookies.
+#[must_use]
+pub fn readonly_root() -> Key {
+    fixed("/ledgers/available/readonly")
+}
+
+/// A read-only bookie's registration.
+#[must_use]
+pub fn readonly_key(id: &BookieId) -> Key {
+    Key::known(format!("/ledgers/available/readonly/{id}"))
+}
+
+/// The bookie of a registration key, and whether it is writable.
+#[must_use]
+pub fn parse_registration_key(key: &Key) -> Option<(BookieId, bool)> {
+    let name = key.below(&available_root())?;
+    let (name, writable) = match name.strip_prefix("readonly/") {
+        Some(name) => (name, false),
+        None => (name, true),
+    };
+    Some((BookieId::new(name).ok()?, writable))
+}
+
+/// The parent of the cookies: all bookies there ever were.
+#[must_use]
+pub fn cookies_root() -> Key {
+    fixed("/ledgers/cookies")
+}
+
+/// A bookie's cookie.
+#[must_use]
+pub fn cookie_key(id: &BookieId) -> Key {
+    Key::known(format!("/ledgers/cookies/{id}"))
+}
+
+/// The counter that ledger ids come from.
+#[must_use]
+pub fn idgen_key() -> Key {
+    fixed("/thermocline/idgen")
+}
+
+/// The counter of offload attempts; its highest value that was committed is what the object store's watermark remembers.
+#[must_use]
+pub fn commit_counter_key() -> Key {
+    fixed("/thermocline/commit-counter")
+}
+
+/// The parent of the running attempts.
+#[must_use]
+pub fn attempts_root() -> Key {
+    fixed("/thermocline/attempts")
+}
+
+/// The one running attempt to offload a ledger.
+#[must_use]
+pub fn attempt_key(ledger: LedgerId) -> Key {
+    Key::known(format!("/thermocline/attempts/{:016x}", ledger.get()))
+}
+
+/// The parent of the abandoned attempts.
+#[must_use]
+pub fn abandoned_root() -> Key {
+    fixed("/thermocline/abandoned")
+}
+
+/// An abandoned attempt: a condemnation of its object.
+#[must_use]
+pub fn abandoned_key(uuid: Uuid) -> Key {
+    Key::known(format!("/thermocline/abandoned/{uuid}"))
+}
+
+/// The parent of the owners' leases.
+#[must_use]
+pub fn owners_root() -> Key {
+    fixed("/thermocline/owners")
+}
+
+/// The parent of the catalog.
+#[must_use]
+pub fn catalog_root() -> Key {
+    fixed("/thermocline/catalog")
+}
+
+/// A committed object.
+#[must_use]
+pub fn catalog_key(ledger: LedgerId, uuid: Uuid) -> Key {
+    Key::known(format!("/thermocline/catalog/{:016x}-{uuid}", ledger.get()))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn id(id: u64) -> LedgerId {
+        LedgerId::new(id).unwrap()
+    }
+
+    #[test]
+    fn ledger_keys_are_those_of_the_long_layout() {
+        for (number, path) in [
+            (0, "/000/0000/0000/0000/L0000"),
+            (1, "/000/0000/0000/0000/L0001"),
+            (10_000, "/000/0000/0000/0001/L0000"),
+            (123_456_789, "/000/0000/0001/2345/L6789"),
+            (2_147_483_647, "/000/0000/0021/4748/L3647"),
+            (4_294_967_301, "/000/0000/0042/9496/L7301"),
+            (12_345_678_901_234, "/000/0012/3456/7890/L1234"),
+            (9_223_372_036_854_775_807, "/922/3372/0368/5477/L5807"),
+        ] {
+            let key = ledger_key(id(number));
+            assert_eq!(key.as_str(), format!("/ledgers{path}"));
+            assert_eq!(parse_ledger_key(&key), Some(id(number)));
+            assert!(!is_behind_ledgers(&key));
+        }
+    }
+
+    #[test]
+    fn other_keys_are_no_ledgers() {
+        for name in [
+            "/ledgers/LAYOUT",
+            "/ledgers/available/L0001",
+            "/ledgers/000/0000/0000/0000/0001",
+            "/ledgers/000/0000/0000/0000/L001",
+            "/ledgers/000/0000/0000/0000/L0001/x",
+            "/ledgers/00/0000/L0001",
+            "/ledgers/+00/0000/0000/0000/L0001",
+            "/ledgers/999/9999/9999/9999/L9999",
+        ] {
+            assert_eq!(parse_ledger_key(&Key::new(name).unwrap()), None, "{name}");
+        }
+        for key in [layout_key(), instance_key(), available_root(), cookies_root()] {
+            assert!(is_behind_ledgers(&key), "{key}");
+        }
+    }
+
+    #[test]
+    fn registrations_parse_back() {
+        let bookie = BookieId::new("10.0.0.1:3181").unwrap();
+        assert_eq!(parse_registration_key(&available_key(&bookie)), Some((bookie.clone(), true)));
+        assert_eq!(parse_registration_key(&readonly_key(&bookie)), Some((bookie, false)));
+        assert_eq!(parse_registration_key(&readonly_root()), None);
+    }
+
+    proptest! {
+        #[test]
+        fn key_order_is_id_order(a in 0..=i64::MAX.unsigned_abs(), b in 0..=i64::MAX.unsigned_abs()) {
+            prop_assert_eq!(ledger_key(id(a)).cmp(&ledger_key(id(b))), a.cmp(&b));
+            prop_assert_eq!(parse_ledger_key(&ledger_key(id(a))), Some(id(a)));
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Ledgers: ids, records, listing.
+
+use std::sync::Arc;
+
+use ::ledger::{LedgerId, LedgerMetadata};
+use bytes::Bytes;
+
+use crate::{
+    Error, ErrorKind, Expect, Key, MetadataStore, Version, Versioned, WatchStream, WriteError, counter, layout, resolve,
+};
+
+/// A ledger's metadata with the version it was read in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LedgerRecord {
+    /// The metadata.
+    pub metadata: LedgerMetadata,
+    /// What a compare-and-swap on it must name.
+    pub version: Version,
+}
+
+/// Why a ledger's record was not written. `Conflict` has the record found instead; `None`: the ledger is deleted.
+pub type UpdateError = WriteError<Option<Box<LedgerRecord>>>;
+
+/// The ledgers of a cluster. Cheap to clone.
+#[derive(Clone)]
+pub struct Ledgers {
+    store: Arc<dyn MetadataStore>,
+}
+
+impl Ledgers {
+    /// The ledgers in `store`.
+    #[must_use]
+    pub fn new(store: Arc<dyn MetadataStore>) -> Self {
+        Self { store }
+    }
+
+    /// An id that nobody else gets. Ids may be skipped; the first is 1. Whether the ledger may really have it,
+    /// [`Ledgers::create`] decides.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn allocate_id(&self) -> Result<LedgerId, Error> {
+        let number = counter::next(&*self.store, &layout::idgen_key()).await?;
+        LedgerId::new(number).ok_or_else(|| Error::new(ErrorKind::Refused, "allocate ledger id: all ids are used up"))
+    }
+
+    /// Creates the record, if there is none.
+    ///
+    /// An unknown outcome is settled by reading back the creation token, so `metadata` should have a random one that is not
+    /// 0; without it the outcome stays unknown. A record that carries that token already is our own earlier try: success.
+    ///
+    /// # Errors
+    /// `Conflict` with the record of whoever has the id.
+    pub async fn create(&self, id: LedgerId, metadata: &LedgerMetadata) -> Result<Version, UpdateError> {
+        let key = layout::ledger_key(id);
+        let token = metadata.ctoken().filter(|token| *token != 0);
+        let ours = |found: &Versioned| {
+            token.is_some() && LedgerMetadata::decode(&found.value).is_ok_and(|found| found.ctoken() == token)
+        };
+        let value = Bytes::from(metadata.encode());
+        match resolve::put(&*self.store, &key, &value, Expect::Absent, ours).await {
+            Err(WriteError::Conflict(found)) => {
+                let found = match found {
+                    Some(found) => Some(found),
+                    None => self.store.get_quorum(&key).await.map_err(WriteError::NotDone)?,
+                };
+                match found {
+                    Some(found) if ours(&found) => Ok(found.version),
+                    found => Err(conflict(id, found)),
+                }
+            }
+            other => other.map_err(|error| with_record(id, error)),
+        }
+    }
+
+    /// Reads a record as a hint.
+    ///
+    /// # Errors
+    /// Those of the store, and [`ErrorKind::Damaged`] for a record that cannot be read: that is not an absent ledger.
+    pub async fn get(&self, id: LedgerId) -> Result<Option<LedgerRecord>, Error> {
+        self.store.get(&layout::ledger_key(id)).await?.map(|found| record(id, found)).transpose()
+    }
+
+    /// Reads a record as a proof.
+    ///
+    /// # Errors
+    /// As [`Ledgers::get`].
+    pub async fn get_quorum(&self, id: LedgerId) -> Result<Option<LedgerRecord>, Error> {
+        self.store.get_quorum(&layout::ledger_key(id)).await?.map(|found| record(id, found)).transpose()
+    }
+
+    /// Replaces the record if it still has version `expected`. An unknown outcome is settled by reading back and comparing the
+    /// bytes.
+    ///
+    /// # Errors
+    /// `Conflict` with the record of now.
+    pub async fn update(
+        &self,
+        id: LedgerId,
+        metadata: &LedgerMetadata,
+        expected: Version,
+    ) -> Result<Version, UpdateError> {
+        let value = Bytes::from(metadata.encode());
+        let ours = |found: &Versioned| found.version > expected && found.value == value;
+        resolve::put(&*self.store, &layout::ledger_key(id), &value, Expect::At(expected), ours)
+            .await
+            .map_err(|error| with_record(id, error))
+    }
+
+    /// Removes the record: with `expected` only in that version. A ledger that is not there is a success.
+    ///
+    /// # Errors
+    /// `Conflict` with the record of now.
+    pub async fn delete(&self, id: LedgerId, expected: Option<Version>) -> Result<(), UpdateError> {
+        let expect = expected.map_or(Expect::Any, Expect::At);
+        resolve::delete(&*self.store, &layout::ledger_key(id), expect).await.map_err(|error| with_record(id, error))
+    }
+
+    /// Up to `limit` ledgers after `after` in the order of ids. Only an empty page is the end. A record that cannot be read is
+    /// logged and left out: absence from a listing proves nothing.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn list(&self, after: Option<LedgerId>, limit: usize) -> Result<Vec<(LedgerId, LedgerRecord)>, Error> {
+        let root = layout::ledgers_root();
+        let mut after: Option<Key> = after.map(layout::ledger_key);
+        loop {
+            let rows = self.store.list(&root, after.as_ref(), limit).await?;
+            let ended = rows.last().is_none_or(|(key, _)| layout::is_behind_ledgers(key));
+            after = rows.last().map(|(key, _)| key.clone());
+            let mut ledgers = Vec::with_capacity(rows.len());
+            for (key, found) in rows {
+                let Some(id) = layout::parse_ledger_key(&key) else { continue };
+                match record(id, found) {
+                    Ok(record) => ledgers.push((id, record)),
+                    Err(error) => {
+                        tracing::error!(ledger_id = %id, error = &error as &dyn std::error::Error, "ledger record left out of the listing");
+                    }
+                }
+            }
+            if ended || !ledgers.is_empty() {
+                return Ok(ledgers);
+            }
+        }
+    }
+
+    /// Watches one ledger's record.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn watch(&self, id: LedgerId) -> Result<WatchStream, Error> {
+        self.store.watch(&layout::ledger_key(id)).await
+    }
+}
+
+fn record(id: LedgerId, found: Versioned) -> Result<LedgerRecord, Error> {
+    let metadata = LedgerMetadata::decode(&found.value)
+        .map_err(|error| Error::new(ErrorKind::Damaged, format!("read metadata of ledger {id}")).caused_by(error))?;
+    Ok(LedgerRecord { metadata, version: found.version })
+}
+
+fn conflict(id: LedgerId, found: Option<Versioned>) -> UpdateError {
+    match found.map(|found| record(id, found)).transpose() {
+        Ok(found) => WriteError::Conflict(found.map(Box::new)),
+        Err(error) => WriteError::NotDone(error),
+    }
+}
+
+fn with_record(id: LedgerId, error: WriteError<Option<Versioned>>) -> UpdateError {
+    match error {
+        WriteError::Conflict(found) => conflict(id, found),
+        WriteError::NotDone(error) => WriteError::NotDone(error),
+        WriteError::Unknown(error) => WriteError::Unknown(error),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;
