@@ -75,8 +75,8 @@ impl<T> Loaded<T> {
 /// Fills `T` from its defaults, then `file` (TOML), then those of `env` that begin with `THERMOCLINE_` (`THERMOCLINE_A__B` sets
 /// `a.b`), then `flags` (dotted key, value).
 ///
-/// A variable without `__` that is no top-level key, nor nearly one, is not ours (`THERMOCLINE_SERVICE_HOST`): it is left alone
-/// and listed. Everything else that is unknown is refused.
+/// A variable without `__` that is no top-level value, nor nearly one, is not for here (`THERMOCLINE_SERVICE_HOST`): it is left
+/// alone and listed. Everything else that is unknown is refused.
 ///
 /// # Errors
 ///
@@ -104,8 +104,10 @@ where
         let malformed = || ConfigError::MalformedKey { key: name.clone(), origin: origin.clone() };
         let mut path = layers::split_variable(name).ok_or_else(malformed)?;
         layers::respell(&defaults, &mut path);
+        // `THERMOCLINE_LOG` is the log filter, also where `log` is a section: a variable cannot set a whole section.
+        let names_section = path.len() == 1 && layers::find(&defaults, &path).is_some_and(toml::Value::is_table);
         let setting = read_text::<T>(&defaults, path, text, &origin);
-        if is_foreign(&defaults, &setting) {
+        if names_section || is_foreign(&defaults, &setting) {
             ignored_variables.push(name.clone());
         } else {
             settings.push((setting?, origin));

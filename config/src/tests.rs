@@ -159,10 +159,14 @@ fn other_programs_variables_are_left_alone_but_slips_are_not() {
         ("THERMOCLINE_SERVICE_HOST", "10.0.0.1"),
         ("THERMOCLINE_CACHE", "/x"),
         ("THERMOCLINE_PORT", "tcp://10.0.0.1:1"),
+        ("THERMOCLINE_BOOKIE", "x"),
     ];
     let loaded = from_all(None, &env, &[]).unwrap();
     assert_eq!(loaded.value, Node::default());
-    assert_eq!(loaded.ignored_variables, ["THERMOCLINE_CACHE", "THERMOCLINE_PORT", "THERMOCLINE_SERVICE_HOST"]);
+    assert_eq!(
+        loaded.ignored_variables,
+        ["THERMOCLINE_BOOKIE", "THERMOCLINE_CACHE", "THERMOCLINE_PORT", "THERMOCLINE_SERVICE_HOST"]
+    );
     let text = refusal(from_all(None, &[("THERMOCLINE_MEMROY", "1GiB")], &[]));
     assert_eq!(text, "unknown key memroy (environment THERMOCLINE_MEMROY); did you mean memory?");
 }

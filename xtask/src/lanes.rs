@@ -1,0 +1,147 @@
+//! What each lane runs. One set of features serves all of them (`--workspace` always), so that no lane compiles the
+//! dependencies anew; the targets are named, so that no test runs in two lanes.
+
+use std::path::Path;
+
+use crate::members::{self, Member};
+use crate::run::{self, Counts};
+use crate::tidy;
+
+/// The integration test that is the simulation; it has a lane of its own.
+const SIMULATION: &str = "sim";
+
+/// Which lanes to run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Selection {
+    All,
+    Tests,
+}
+
+/// What a lane came to.
+pub(crate) enum Outcome {
+    Done,
+    Skipped(String),
+}
+
+/// Everything a lane needs.
+pub(crate) struct Context<'a> {
+    pub(crate) root: &'a Path,
+    pub(crate) members: Vec<Member>,
+    /// Variables for the tools.
+    pub(crate) variables: Vec<(&'static str, String)>,
+}
+
+/// A lane: its name and what it does.
+pub(crate) struct Lane {
+    pub(crate) name: &'static str,
+    pub(crate) run: fn(&Context<'_>, &mut Counts) -> Result<Outcome, String>,
+}
+
+/// The lanes in the order of how soon they find a fault.
+pub(crate) fn lanes(selection: Selection) -> Vec<Lane> {
+    let checks =
+        [Lane { name: "fmt", run: fmt }, Lane { name: "tidy", run: house_rules }, Lane { name: "clippy", run: clippy }];
+    let tests = [
+        Lane { name: "test", run: tests },
+        Lane { name: "bench-once", run: bench_once },
+        Lane { name: "sim", run: simulation },
+    ];
+    match selection {
+        Selection::All => checks.into_iter().chain(tests).collect(),
+        Selection::Tests => tests.into(),
+    }
+}
+
+fn fmt(context: &Context<'_>, counts: &mut Counts) -> Result<Outcome, String> {
+    context.cargo("fmt --all --check", &[], counts)
+}
+
+fn clippy(context: &Context<'_>, counts: &mut Counts) -> Result<Outcome, String> {
+    context.cargo("clippy --workspace --all-targets --locked -- -D warnings", &[], counts)
+}
+
+fn house_rules(context: &Context<'_>, _: &mut Counts) -> Result<Outcome, String> {
+    tidy::run(context.root)?;
+    Ok(Outcome::Done)
+}
+
+/// Unit, property, conformance and end-to-end tests, then the examples in the documentation.
+fn tests(context: &Context<'_>, counts: &mut Counts) -> Result<Outcome, String> {
+    let targets = context.members.iter().flat_map(Member::test_targets).filter(|name| *name != SIMULATION);
+    let named: Vec<String> = targets.flat_map(|name| ["--test".to_owned(), name.clone()]).collect();
+    context.cargo("test --workspace --locked --no-fail-fast --lib --bins", &named, counts)?;
+    context.cargo("test --workspace --locked --no-fail-fast --doc", &[], counts)
+}
+
+/// Each benchmark once, as a test, so that none rots.
+fn bench_once(context: &Context<'_>, counts: &mut Counts) -> Result<Outcome, String> {
+    let targets = context.members.iter().flat_map(Member::bench_targets);
+    let named: Vec<String> = targets.flat_map(|name| ["--bench".to_owned(), name.clone()]).collect();
+    if named.is_empty() {
+        return Ok(Outcome::Skipped("there are no benchmarks yet".to_owned()));
+    }
+    context.cargo("test --workspace --locked", &named, counts)
+}
+
+fn simulation(context: &Context<'_>, counts: &mut Counts) -> Result<Outcome, String> {
+    let exists = context.members.iter().flat_map(Member::test_targets).any(|name| name == SIMULATION);
+    if !exists {
+        return Ok(Outcome::Skipped("there is no simulation yet".to_owned()));
+    }
+    context.cargo("test --workspace --locked --test sim", &[], counts)
+}
+
+impl Context<'_> {
+    fn cargo(&self, words: &str, more: &[String], counts: &mut Counts) -> Result<Outcome, String> {
+        let arguments: Vec<String> = words.split(' ').map(str::to_owned).chain(more.iter().cloned()).collect();
+        run::cargo(self.root, &arguments, &self.variables, counts)?;
+        Ok(Outcome::Done)
+    }
+}
+
+/// `sim [--minutes N] [--seed S]`
+pub(crate) fn simulate(root: &Path, options: &[&str]) -> Result<(), String> {
+    let mut variables = Vec::new();
+    for pair in options.chunks(2) {
+        let (name, wanted) = match pair.first() {
+            Some(&"--minutes") => ("SIM_MINUTES", "a number of minutes"),
+            Some(&"--seed") => ("SIM_SEED", "a seed"),
+            _ => return Err(format!("unknown option {:?}; use --minutes N or --seed S", pair.join(" "))),
+        };
+        let value = pair.get(1).and_then(|text| text.parse::<u64>().ok());
+        let value = value.ok_or_else(|| format!("{} needs {wanted}", pair.join(" ")))?;
+        variables.push((name, value.to_string()));
+    }
+    let context = Context { root, members: members::read(root)?, variables };
+    let mut counts = Counts::default();
+    let exists = context.members.iter().flat_map(Member::test_targets).any(|name| name == SIMULATION);
+    if !exists {
+        return Err("there is no simulation: tests/sim/main.rs is missing".to_owned());
+    }
+    context.cargo("test --workspace --locked --test sim -- --nocapture", &[], &mut counts).map(|_| ())
+}
+
+/// `bench [NAME] [-- ARGS]`
+pub(crate) fn bench(root: &Path, options: &[&str]) -> Result<(), String> {
+    let context = Context { root, members: members::read(root)?, variables: Vec::new() };
+    let known: Vec<&String> = context.members.iter().flat_map(Member::bench_targets).collect();
+    let mut more = Vec::new();
+    let mut rest = options;
+    if let Some((first, others)) = options.split_first()
+        && *first != "--"
+    {
+        if !known.iter().any(|name| name == first) {
+            let known: Vec<&str> = known.iter().map(|name| name.as_str()).collect();
+            return Err(format!("no benchmark {first:?}; there are: {}", known.join(", ")));
+        }
+        more.extend(["--bench".to_owned(), (*first).to_owned()]);
+        rest = others;
+    } else {
+        more.extend(known.iter().flat_map(|name| ["--bench".to_owned(), (*name).clone()]));
+    }
+    if more.is_empty() {
+        return Err("there are no benchmarks yet".to_owned());
+    }
+    more.extend(rest.iter().map(|word| (*word).to_owned()));
+    context.cargo("bench --workspace --locked", &more, &mut Counts::default()).map(|_| ())
+}
