@@ -1,1 +1,34 @@
-//! Placeholder.
+//! The cold tier: one Parquet object per sealed ledger, and the object store that keeps them.
+//!
+//! An object has one row per entry, from which the entry's body is rebuilt bit for bit; any Parquet engine reads it without code
+//! from us. The layout is in `docs/formats/cold-object.md`; the reasons in `docs/decisions/0004-cold-object-parquet.md`.
+//!
+//! - [`ObjectWriter`] turns rows into bytes, [`Upload`] brings bytes to a store, [`verify_object`] proves that they are there.
+//! - [`ObjectReader`] reads row groups (one GET each) and single entries.
+//! - [`ColdStore`] is the store: bounded, retried, its answers checked.
+//!
+//! **Invariant:** bytes that are not what was written are an error that names the object, never another payload and never a panic.
+//! **Invariant:** nothing here deletes an object (but the probe of [`ColdStore::check`]), and no key is written twice.
+
+mod digest;
+mod encoder;
+mod error;
+mod faults;
+mod footer;
+mod limits;
+mod object;
+mod page_header;
+mod reader;
+mod row;
+mod schema;
+mod store;
+mod writer;
+
+pub use error::{Error, ErrorKind, Result};
+pub use faults::{Fault, FaultStore, Traffic};
+pub use limits::Limits;
+pub use object::{ObjectMeta, ObjectSummary};
+pub use reader::{GroupInfo, ObjectReader, RowGroup, verify_object};
+pub use row::Row;
+pub use store::{ColdStore, ObjectFacts, StoreOptions, Upload, Uploaded};
+pub use writer::ObjectWriter;

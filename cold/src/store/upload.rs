@@ -1,0 +1,219 @@
+//! Uploads: chunks in, parts out, a bounded number of them in flight, their bytes admitted by a budget.
+//!
+//! Parts are all of one size but the last, as some stores demand. What fits in one part is put in one request, which fails when the
+//! key is taken. A larger object is looked up before its parts are joined; keys are unique, so one that is there was written by
+//! this very upload or by a mix-up, and is never replaced.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use common::budget::{ByteBudget, BytePermit};
+use object_store::path::Path;
+use object_store::{MultipartUpload, ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use tokio::task::JoinSet;
+
+use super::ColdStore;
+use crate::error::{Error, ErrorKind, Result};
+
+/// What was uploaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Uploaded {
+    /// The object's size.
+    pub bytes: u64,
+    /// The store's tag of its content, if it makes one.
+    pub etag: Option<String>,
+}
+
+/// An upload in progress. Dropping it stops it; parts the store has by then are never seen as an object, and bucket rules for
+/// unfinished uploads remove them. Nothing here deletes an object.
+pub struct Upload {
+    store: ColdStore,
+    budget: ByteBudget,
+    key: String,
+    path: Path,
+    multipart: Option<Box<dyn MultipartUpload>>,
+    /// Bytes of the part being filled; its permit covers a whole part.
+    filling: VecDeque<Bytes>,
+    filling_bytes: u64,
+    permit: Option<BytePermit>,
+    in_flight: JoinSet<Result<()>>,
+    bytes: u64,
+}
+
+impl ColdStore {
+    /// Begins the upload of an object that must not exist yet. Bytes that wait for the store are admitted by `budget`, a part at a
+    /// time.
+    ///
+    /// # Errors
+    /// `Invalid` when the key is malformed. Nothing is asked of the store yet.
+    pub fn upload(&self, key: &str, budget: &ByteBudget) -> Result<Upload> {
+        Ok(Upload {
+            store: self.clone(),
+            budget: budget.clone(),
+            key: key.to_owned(),
+            path: self.path(key)?,
+            multipart: None,
+            filling: VecDeque::new(),
+            filling_bytes: 0,
+            permit: None,
+            in_flight: JoinSet::new(),
+            bytes: 0,
+        })
+    }
+}
+
+impl Upload {
+    /// Adds bytes. Waits while the budget or the number of parts in flight does not allow more.
+    ///
+    /// Not cancel-safe: an upload whose `write` was dropped must not be finished.
+    ///
+    /// # Errors
+    /// The first error of a part; the upload must then be dropped or aborted.
+    pub async fn write(&mut self, mut chunk: Bytes) -> Result<()> {
+        let part_bytes = self.part_bytes();
+        while !chunk.is_empty() {
+            if self.filling_bytes == part_bytes {
+                self.send_part().await?;
+            }
+            if self.permit.is_none() {
+                // Nothing of this upload waits unfinished at this point but parts in flight, which end by themselves.
+                self.permit = Some(self.budget.acquire(part_bytes).await);
+            }
+            let room = usize::try_from(part_bytes - self.filling_bytes).unwrap_or(usize::MAX);
+            let piece = chunk.split_to(chunk.len().min(room));
+            self.filling_bytes += piece.len() as u64;
+            self.bytes += piece.len() as u64;
+            self.filling.push_back(piece);
+        }
+        Ok(())
+    }
+
+    /// Ends the upload: when this returns, the object is in the store for good.
+    ///
+    /// # Errors
+    /// `AlreadyExists` when another object has the key; `Unknown` when the object may or may not be there, and may still appear;
+    /// otherwise it is surely not there.
+    pub async fn finish(mut self) -> Result<Uploaded> {
+        let done = if self.multipart.is_none() { self.put_whole().await } else { self.join_parts().await };
+        let etag = done?;
+        if let Some(local) = &self.store.inner.local {
+            local.sync_above(self.path.as_ref()).await.map_err(|error| {
+                Error::with_source(ErrorKind::Unknown, format!("write object {}: sync its directories", self.key), error)
+            })?;
+        }
+        Ok(Uploaded { bytes: self.bytes, etag })
+    }
+
+    /// Stops the upload and asks the store to forget its parts. Never touches an object.
+    ///
+    /// # Errors
+    /// What keeps the store from answering; the parts then stay until the bucket's rules remove them.
+    pub async fn abort(mut self) -> Result<()> {
+        self.in_flight.shutdown().await;
+        match &mut self.multipart {
+            Some(multipart) => self.store.request(&self.key, "stop uploading", multipart.abort()).await,
+            None => Ok(()),
+        }
+    }
+
+    fn part_bytes(&self) -> u64 {
+        self.store.inner.options.part_bytes.max(1)
+    }
+
+    async fn send_part(&mut self) -> Result<()> {
+        while self.in_flight.len() >= self.store.inner.options.parts_in_flight.max(1) {
+            self.one_part_done().await?;
+        }
+        if self.multipart.is_none() {
+            let begin = self.store.inner.store.put_multipart(&self.path);
+            self.multipart = Some(self.store.request(&self.key, "begin to upload", begin).await?);
+        }
+        let payload = self.take_payload();
+        let permit = self.permit.take();
+        let Some(multipart) = &mut self.multipart else { return Ok(()) };
+        let part = multipart.put_part(payload);
+        let (store, key) = (self.store.clone(), self.key.clone());
+        self.in_flight.spawn(async move {
+            let done = store.request(&key, "upload a part of", part).await;
+            drop(permit);
+            done
+        });
+        Ok(())
+    }
+
+    async fn one_part_done(&mut self) -> Result<()> {
+        match self.in_flight.join_next().await {
+            None | Some(Ok(Ok(()))) => Ok(()),
+            Some(Ok(Err(error))) => Err(error),
+            Some(Err(error)) => {
+                Err(Error::with_source(ErrorKind::Transient, format!("upload a part of object {}", self.key), error))
+            }
+        }
+    }
+
+    fn take_payload(&mut self) -> PutPayload {
+        self.filling_bytes = 0;
+        self.filling.drain(..).collect()
+    }
+
+    async fn put_whole(&mut self) -> Result<Option<String>> {
+        let payload = self.take_payload();
+        let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+        let put = self.store.inner.store.put_opts(&self.path, payload, options);
+        let done = self.store.request(&self.key, "write", put).await;
+        match done {
+            Ok(put) => Ok(put.e_tag),
+            // A lost answer is retried by the client, which then finds the key taken: by us.
+            Err(error) => self.resolve(error).await,
+        }
+    }
+
+    async fn join_parts(&mut self) -> Result<Option<String>> {
+        if self.filling_bytes > 0 {
+            self.send_part().await?;
+        }
+        while !self.in_flight.is_empty() {
+            self.one_part_done().await?;
+        }
+        match self.store.head(&self.key).await {
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+            Ok(_) => return Err(taken(&self.key)),
+        }
+        let Some(multipart) = &mut self.multipart else { return Ok(None) };
+        match self.store.request(&self.key, "join the parts of", multipart.complete()).await {
+            Ok(put) => Ok(put.e_tag),
+            Err(error) => self.resolve(error).await,
+        }
+    }
+
+    /// After a write that failed: whether it happened all the same.
+    async fn resolve(&self, error: Error) -> Result<Option<String>> {
+        if matches!(error.kind(), ErrorKind::Denied | ErrorKind::Config | ErrorKind::Invalid) {
+            return Err(error);
+        }
+        if error.kind() == ErrorKind::NotFound {
+            let what = format!("write object {}: the bucket is missing; create it, or correct the URL", self.key);
+            return Err(Error::with_source(ErrorKind::Config, what, error));
+        }
+        match self.store.head(&self.key).await {
+            // The key is ours alone, so an object of our size is ours. Its content is proved by reading it back.
+            Ok(found) if found.bytes == self.bytes => Ok(found.etag),
+            Ok(_) => Err(taken(&self.key)),
+            Err(_) => {
+                let what = format!("write object {}: it may or may not be there", self.key);
+                Err(Error::with_source(ErrorKind::Unknown, what, error))
+            }
+        }
+    }
+}
+
+fn taken(key: &str) -> Error {
+    Error::new(ErrorKind::AlreadyExists, format!("write object {key}: another object has this key, it is not replaced"))
+}
+
+impl std::fmt::Debug for Upload {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Upload({} {})", self.key, self.bytes)
+    }
+}
