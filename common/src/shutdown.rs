@@ -36,7 +36,7 @@ struct Node {
 
 #[derive(Default)]
 struct Running {
-    tasks: BTreeMap<u64, String>,
+    tasks: BTreeMap<u64, Arc<str>>,
     next: u64,
     /// Set once `stop` has seen the subtree empty: nothing begins after that.
     closed: bool,
@@ -55,7 +55,7 @@ pub struct StopError {
     pub tree: String,
     /// How long was waited.
     pub waited: Duration,
-    /// Who still runs, as paths in the tree.
+    /// Who still runs, as paths in the tree; many of one name are one item with their number.
     pub running: Vec<String>,
 }
 
@@ -164,12 +164,12 @@ impl TaskTree {
         if tokio::time::timeout(deadline, drained).await.is_ok() {
             return Ok(());
         }
-        Err(StopError { tree: self.node.path.clone(), waited: deadline, running: self.running() })
+        Err(StopError { tree: self.node.path.clone(), waited: deadline, running: grouped(&self.running()) })
     }
 
     /// The paths of the tasks of this subtree that run now, oldest first.
     pub fn running(&self) -> Vec<String> {
-        self.node.lock().tasks.values().cloned().collect()
+        self.node.lock().tasks.values().map(|name| name.to_string()).collect()
     }
 
     /// Why a critical task of the whole tree died, if one did.
@@ -188,7 +188,7 @@ impl TaskTree {
     }
 
     fn enter(&self, name: &str) -> Option<Entered> {
-        let name = format!("{}/{name}", self.node.path);
+        let name: Arc<str> = format!("{}/{name}", self.node.path).into();
         let mut entered = Entered { name, places: Vec::with_capacity(3) };
         let mut next = Some(&self.node);
         while let Some(node) = next {
@@ -218,14 +218,14 @@ impl Node {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add(&self, name: &str) -> Option<u64> {
+    fn add(&self, name: &Arc<str>) -> Option<u64> {
         let mut running = self.lock();
         if running.closed {
             return None;
         }
         let id = running.next;
         running.next += 1;
-        running.tasks.insert(id, name.to_owned());
+        running.tasks.insert(id, Arc::clone(name));
         self.count.send_replace(running.tasks.len());
         Some(id)
     }
@@ -255,7 +255,7 @@ impl Root {
 
 /// A task's entry in its node and all nodes above; taken out on drop, also when the runtime drops the task.
 struct Entered {
-    name: String,
+    name: Arc<str>,
     places: Vec<(Arc<Node>, u64)>,
 }
 
@@ -265,6 +265,17 @@ impl Drop for Entered {
             node.remove(*id);
         }
     }
+}
+
+/// A server may have a thousand connections of one name.
+fn grouped(names: &[String]) -> Vec<String> {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for name in names {
+        *counts.entry(name).or_default() += 1;
+    }
+    let item =
+        |(name, count): (&str, usize)| if count == 1 { name.to_owned() } else { format!("{name} ({count} times)") };
+    counts.into_iter().map(item).collect()
 }
 
 fn panic_text(panic: &(dyn Any + Send)) -> &str {

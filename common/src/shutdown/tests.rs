@@ -35,11 +35,16 @@ async fn a_child_stops_alone() {
 #[tokio::test(start_paused = true)]
 async fn those_that_do_not_stop_are_named() {
     let root = TaskTree::root("node");
-    root.child("bookie").spawn("journal", std::future::pending());
+    let bookie = root.child("bookie");
+    bookie.spawn("journal", std::future::pending());
+    (0..3).for_each(|_| bookie.spawn("connection", std::future::pending()));
     let inside = root.clone();
     root.spawn("good", async move { inside.stopping().await });
     let error = root.stop(SOON).await.unwrap_err();
-    assert_eq!(error.to_string(), "stop node: still running after 5s: node/bookie/journal");
+    assert_eq!(
+        error.to_string(),
+        "stop node: still running after 5s: node/bookie/connection (3 times), node/bookie/journal"
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -84,11 +84,13 @@ fn same_rocksdb(root: &Path) -> Result<Vec<Violation>, String> {
     }
     let locked = locked_version(&text_of(&root.join("Cargo.lock"))?, "librocksdb-sys");
     let built = locked_version(&text_of(&helper.join("Cargo.lock"))?, "librocksdb-sys");
-    let (locked_text, built_text) = (locked.as_ref().map(|(_, text)| text), built.as_ref().map(|(_, text)| text));
-    if locked_text.is_none() || locked_text != built_text {
+    let version =
+        |found: &Option<(usize, String)>| found.as_ref().map_or("missing".to_owned(), |(_, text)| text.clone());
+    if locked.is_none() || version(&locked) != version(&built) {
         let line = built.as_ref().map_or(1, |(line, _)| *line);
+        let (here, there) = (version(&built), version(&locked));
         let message =
-            format!("librocksdb-sys is {built_text:?} here and {locked_text:?} in the workspace's Cargo.lock");
+            format!("librocksdb-sys is {here} here and {there} in the workspace's Cargo.lock: they must be the same");
         found.push(violation(helper.join("Cargo.lock"), line, message));
     }
     Ok(found)
