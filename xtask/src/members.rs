@@ -19,6 +19,8 @@ pub(crate) struct Dependency {
     pub(crate) name: String,
     /// Whether the version comes from the root manifest.
     pub(crate) from_workspace: bool,
+    /// Whether only tests use it.
+    pub(crate) for_tests: bool,
 }
 
 /// All members, in the order of the root manifest.
@@ -63,6 +65,7 @@ impl Member {
 pub(crate) fn dependencies(manifest: &str) -> Vec<Dependency> {
     let mut found: Vec<Dependency> = Vec::new();
     let mut table = Table::Other;
+    let mut for_tests = false;
     let mut open_brackets = 0_usize;
     for (number, line) in manifest.lines().enumerate() {
         let line = line.split('#').next().unwrap_or("").trim();
@@ -75,8 +78,9 @@ pub(crate) fn dependencies(manifest: &str) -> Vec<Dependency> {
         }
         if let Some(header) = line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
             table = Table::of(header.trim());
+            for_tests = header.contains("dev-dependencies");
             if let Table::One(name) = &table {
-                found.push(Dependency { line: number + 1, name: name.clone(), from_workspace: false });
+                found.push(Dependency { line: number + 1, name: name.clone(), from_workspace: false, for_tests });
             }
             continue;
         }
@@ -87,7 +91,8 @@ pub(crate) fn dependencies(manifest: &str) -> Vec<Dependency> {
                 let (name, detail) = key.split_once('.').unwrap_or((key, ""));
                 let dotted = detail == "workspace" && value == "true";
                 let from_workspace = dotted || (detail.is_empty() && says_workspace(value));
-                found.push(Dependency { line: number + 1, name: name.trim_matches('"').to_owned(), from_workspace });
+                let name = name.trim_matches('"').to_owned();
+                found.push(Dependency { line: number + 1, name, from_workspace, for_tests });
             }
             Table::One(_) if key == "workspace" && value == "true" => {
                 if let Some(last) = found.last_mut() {
@@ -196,6 +201,7 @@ name = "it"
             (15, "i", false),
         ];
         assert_eq!(read, expected);
+        assert!(dependencies(manifest).iter().all(|found| found.for_tests == (found.name == "g")));
         assert_eq!(named_targets(manifest, "[[test]]"), ["it"]);
         assert!(named_targets(manifest, "[[bench]]").is_empty());
     }
