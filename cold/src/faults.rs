@@ -28,7 +28,7 @@ pub enum Fault {
     FlipGet(usize),
     /// A write does not happen, and says so.
     FailPut,
-    /// A write happens, and says it failed.
+    /// A write, or the last step of an upload in parts, happens, and says it failed.
     LosePutReply,
 }
 
@@ -93,9 +93,9 @@ impl FaultStore {
         work(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn next_fault(&self, of_get: bool) -> Option<Fault> {
+    fn next_fault(&self, fits: impl Fn(&Fault) -> bool) -> Option<Fault> {
         self.with(|state| {
-            let place = state.faults.iter().position(|fault| fault.is_of_get() == of_get)?;
+            let place = state.faults.iter().position(fits)?;
             state.faults.remove(place)
         })
     }
@@ -121,7 +121,7 @@ fn injected() -> Error {
 impl ObjectStore for FaultStore {
     async fn put_opts(&self, location: &Path, payload: PutPayload, opts: PutOptions) -> Result<PutResult> {
         self.with(|state| state.traffic.puts += 1);
-        match self.next_fault(false) {
+        match self.next_fault(|fault| !fault.is_of_get()) {
             Some(Fault::LosePutReply) => {
                 self.inner.put_opts(location, payload, opts).await?;
                 Err(injected())
@@ -142,7 +142,7 @@ impl ObjectStore for FaultStore {
             self.with(|state| state.traffic.heads += 1);
             return self.inner.get_opts(location, options).await;
         }
-        let fault = self.next_fault(true);
+        let fault = self.next_fault(|fault| fault.is_of_get());
         if fault == Some(Fault::FailGet) {
             return Err(injected());
         }
@@ -194,14 +194,14 @@ struct FaultUpload {
 #[async_trait]
 impl MultipartUpload for FaultUpload {
     fn put_part(&mut self, data: PutPayload) -> object_store::UploadPart {
-        if self.store.next_fault(false).is_some() {
+        if self.store.next_fault(|fault| *fault == Fault::FailPut).is_some() {
             return Box::pin(async { Err(injected()) });
         }
         self.inner.put_part(data)
     }
 
     async fn complete(&mut self) -> Result<PutResult> {
-        match self.store.next_fault(false) {
+        match self.store.next_fault(|fault| !fault.is_of_get()) {
             Some(Fault::LosePutReply) => {
                 self.inner.complete().await?;
                 Err(injected())

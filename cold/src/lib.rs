@@ -22,6 +22,9 @@ mod reader;
 mod row;
 mod schema;
 mod store;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod testing;
 mod writer;
 
 pub use error::{Error, ErrorKind, Result};

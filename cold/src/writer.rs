@@ -345,3 +345,7 @@ fn page_checksums(mut chunk: &[u8], out: &mut Vec<u32>) -> Result<()> {
 fn encode_error(error: parquet::errors::ParquetError) -> Error {
     Error::with_source(ErrorKind::Invalid, "encode rows", error)
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

@@ -226,6 +226,12 @@ impl RowGroup {
     }
 }
 
+impl std::fmt::Debug for RowGroup {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "RowGroup({} of {}, entries {} to {})", self.index, self.object, self.first, self.last)
+    }
+}
+
 /// Ids ascend from the first to the last that the footer names.
 fn check_ids(ids: &[i64], group: &Group) -> std::result::Result<(), Damage> {
     let ascending = ids.windows(2).all(|pair| pair[0] < pair[1]);
