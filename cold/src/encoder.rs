@@ -93,11 +93,14 @@ impl Encoder {
 /// The columns of the row group under construction.
 pub(crate) struct GroupEncoder {
     columns: Vec<Encoder>,
+    /// The library looks at a page's size after each step, so a page is larger than its limit by a step at most (or a row).
+    step_bytes: u64,
 }
 
 impl GroupEncoder {
     pub(crate) fn new(schema: &SchemaDescPtr, properties: &WriterPropertiesPtr) -> Self {
-        Self { columns: Column::ALL.iter().map(|column| Encoder::new(schema, *column as usize, properties)).collect() }
+        let columns = Column::ALL.iter().map(|column| Encoder::new(schema, *column as usize, properties)).collect();
+        Self { columns, step_bytes: properties.data_page_size_limit() as u64 / 8 }
     }
 
     /// Bytes of the finished pages.
@@ -123,8 +126,10 @@ impl GroupEncoder {
         self.column::<ByteArrayType>(Column::Digest, &digests, None)?;
         let crcs: Vec<_> = rows.iter().map(|row| i32::from_ne_bytes(row.crc32c.to_ne_bytes())).collect();
         self.column::<Int32Type>(Column::Crc32c, &crcs, None)?;
-        self.optional::<ByteArrayType>(Column::Payload, rows, |row| row.payload.clone().map(ByteArray::from))?;
-        self.optional::<ByteArrayType>(Column::Raw, rows, |row| row.raw.clone().map(ByteArray::from))?;
+        for rows in by_bytes(rows, self.step_bytes) {
+            self.optional::<ByteArrayType>(Column::Payload, rows, |row| row.payload.clone().map(ByteArray::from))?;
+            self.optional::<ByteArrayType>(Column::Raw, rows, |row| row.raw.clone().map(ByteArray::from))?;
+        }
         self.optional::<BoolType>(Column::Redacted, rows, |row| row.redacted.then_some(true))?;
         self.optional::<Int64Type>(Column::Ts, rows, |row| row.timestamp_micros)
     }
@@ -148,6 +153,22 @@ impl GroupEncoder {
     fn column<T: DataType>(&mut self, column: Column, values: &[T::T], levels: Option<&[i16]>) -> Result<()> {
         self.columns[column as usize].typed::<T>().write_batch(values, levels, None).map(|_| ())
     }
+}
+
+/// Cuts rows into runs that end with the row that reaches `bytes`.
+fn by_bytes(mut rows: &[Row], bytes: u64) -> impl Iterator<Item = &[Row]> {
+    std::iter::from_fn(move || {
+        let mut sum = 0;
+        let more = rows.iter().take_while(|row| {
+            let below = sum < bytes;
+            sum += row.raw_bytes();
+            below
+        });
+        let count = more.count();
+        let (run, rest) = rows.split_at(count);
+        rows = rest;
+        (count > 0).then_some(run)
+    })
 }
 
 /// Whether payloads shrink: encodes a sample with the settings it would be written with and looks at the sizes.
