@@ -1,0 +1,212 @@
+use std::sync::Arc;
+
+use bytes::Bytes;
+use common::budget::ByteBudget;
+use common::clock::Clock;
+use common::net::Connector;
+use common::rng::Rng;
+use common::shutdown::TaskTree;
+use ledger::{BookieId, DigestType, LedgerId, LedgerMetadata, Password, Quorums, is_cold};
+use metadata::{Bookies, LedgerRecord, Ledgers, MetadataStore, UpdateError};
+
+use crate::config::ClientConfig;
+use crate::error::{Error, ErrorKind};
+use crate::geometry::Geometry;
+use crate::ledger_reader::LedgerReader;
+use crate::ledger_writer::LedgerWriter;
+use crate::pool::Pool;
+use crate::recover::recover;
+use crate::shared::{Core, Keys};
+
+/// What a client is made of.
+pub struct ClientParts {
+    /// Where ledgers and bookies are registered.
+    pub metadata: Arc<dyn MetadataStore>,
+    /// How connections are opened.
+    pub connector: Arc<dyn Connector>,
+    /// The time.
+    pub clock: Clock,
+    /// Randomness: which bookies a ledger gets, tokens, pauses.
+    pub rng: Rng,
+    /// Bytes this client may hold: appends under way up to three quarters, reads ahead up to a half.
+    pub budget: ByteBudget,
+    /// Where connections and writers run.
+    pub tasks: TaskTree,
+}
+
+/// What a new ledger is like.
+#[derive(Debug, Clone)]
+pub struct CreateOptions {
+    /// Ensemble, write and ack quorum.
+    pub quorums: Quorums,
+    /// How entries are sealed.
+    pub digest: DigestType,
+    /// What opens the ledger; empty is common.
+    pub password: Password,
+    /// Custom metadata, in order.
+    pub custom: Vec<(String, Bytes)>,
+}
+
+/// How to open a ledger.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OpenMode {
+    /// Take an open ledger from its writer, find its end and close it. A closed ledger is just opened.
+    Recover,
+    /// Leave an open ledger to its writer and read what is confirmed.
+    ReadOnly,
+}
+
+/// An opened ledger.
+pub enum Opened {
+    /// Its entries, or some of them, are on bookies.
+    Hot(LedgerReader),
+    /// Every member of every segment is in the cold tier: ask a read gateway.
+    Cold(LedgerRecord),
+}
+
+/// Writes, reads and recovers ledgers. Cheap to clone; clones share connections and budget.
+#[derive(Clone)]
+pub struct Client {
+    core: Arc<Core>,
+}
+
+impl Client {
+    /// A client; nothing is dialled before the first request. It stops with the task tree it was given.
+    pub fn new(parts: ClientParts, config: ClientConfig) -> Self {
+        let ClientParts { metadata, connector, clock, rng, budget, tasks } = parts;
+        let bookies = Bookies::new(Arc::clone(&metadata));
+        let limit = budget.limit_bytes();
+        let core = Core {
+            ledgers: Ledgers::new(metadata),
+            pool: Pool::new(connector, bookies.clone(), config.clone(), rng.fork(), tasks.clone()),
+            bookies,
+            clock,
+            rng,
+            config,
+            tasks,
+            append_budget: budget.child("client-appends", limit / 4 * 3),
+            read_budget: budget.child("client-reads", limit / 2),
+        };
+        Self { core: Arc::new(core) }
+    }
+
+    /// Creates a ledger on randomly chosen writable bookies.
+    ///
+    /// Not cancel-safe: a dropped call may leave an empty ledger behind.
+    ///
+    /// # Errors
+    /// `NotEnoughBookies`, `Unsupported` for ensembles above 64, `Metadata`, or `Unknown` when the ledger may exist.
+    pub async fn create(&self, options: CreateOptions) -> Result<LedgerWriter, Error> {
+        let CreateOptions { quorums, digest, password, custom } = options;
+        Geometry::new(quorums)?;
+        let core = &self.core;
+        let metadata_error = |what: &str, error| Error::with_source(ErrorKind::Metadata, what, error);
+        let timeout = |what: &str| Error::new(ErrorKind::Timeout, format!("create ledger: {what} in time"));
+        let ensemble = self.choose(quorums).await?;
+        let id = core.within(core.ledgers.allocate_id()).await.ok_or_else(|| timeout("no id was given"))?;
+        let id = id.map_err(|error| metadata_error("create ledger: allocate an id", error))?;
+        let describe = || -> Result<LedgerMetadata, ledger::Error> {
+            let mut metadata = LedgerMetadata::open(quorums, ensemble, digest, password.clone())?;
+            for (key, value) in custom {
+                metadata = metadata.with_custom(key, value)?;
+            }
+            // The token, which is never 0, lets an unknown outcome be told by reading back.
+            let token = i64::try_from(core.rng.next_u64() >> 1).unwrap_or(i64::MAX).max(1);
+            let ctime_ms = i64::try_from(core.clock.wall_ms()).unwrap_or(i64::MAX);
+            metadata.with_ctime_ms(ctime_ms)?.with_ctoken(token)
+        };
+        let invalid = |error| Error::with_source(ErrorKind::Unsupported, "create ledger: describe it", error);
+        let metadata = describe().map_err(invalid)?;
+        let keys = Keys::of(id, &metadata, Some(&password))?;
+        let created = core.within(core.ledgers.create(id, &metadata)).await;
+        let version = match created {
+            Some(Ok(version)) => version,
+            Some(Err(UpdateError::Conflict(_))) => {
+                return Err(Error::new(ErrorKind::Metadata, format!("create ledger: the id {id} is taken")));
+            }
+            Some(Err(UpdateError::NotDone(error))) => {
+                return Err(metadata_error(&format!("create ledger {id}: write its metadata"), error));
+            }
+            Some(Err(UpdateError::Unknown(error))) => {
+                let message = format!("create ledger {id}: whether it exists is unknown");
+                return Err(Error::with_source(ErrorKind::Unknown, message, error));
+            }
+            None => {
+                return Err(Error::new(ErrorKind::Unknown, format!("create ledger {id}: no answer in time")));
+            }
+        };
+        let record = LedgerRecord { metadata, version };
+        LedgerWriter::start(core, id, record, keys.digester, keys.master_key)
+    }
+
+    /// Opens a ledger for reading; `password`, when given, must be the ledger's.
+    ///
+    /// Cancel-safe, but a recovery that was dropped leaves the ledger in recovery, to be opened again.
+    ///
+    /// # Errors
+    /// `NoSuchLedger` only by a proof of the metadata store; `Unauthorized`; `Unsupported` for metadata without digest type
+    /// and password; what a recovery or the read of the confirmed end failed with.
+    pub async fn open(&self, id: LedgerId, mode: OpenMode, password: Option<&Password>) -> Result<Opened, Error> {
+        let core = &self.core;
+        let Some(record) = core.read_record(id).await? else {
+            return Err(Error::new(ErrorKind::NoSuchLedger, format!("open ledger {id}: it does not exist")));
+        };
+        Geometry::new(record.metadata.quorums())?;
+        let keys = Keys::of(id, &record.metadata, password)?;
+        if record.metadata.is_released() {
+            return Ok(Opened::Cold(record));
+        }
+        let metadata = match mode {
+            OpenMode::Recover if !record.metadata.is_closed() => recover(core, id, record, keys.clone()).await?,
+            _ => record.metadata,
+        };
+        let last_confirmed = if metadata.is_closed() {
+            metadata.last_entry()
+        } else {
+            core.read_last_confirmed(id, &metadata, &keys).await?
+        };
+        Ok(Opened::Hot(LedgerReader::new(core, id, metadata, keys, last_confirmed)))
+    }
+
+    /// Deletes a ledger's metadata; bookies and objects follow later, on their own. A ledger that does not exist is a success.
+    ///
+    /// Not cancel-safe: a dropped call may delete the ledger.
+    ///
+    /// # Errors
+    /// `Metadata` when it surely was not deleted, `Unknown` when it may be.
+    pub async fn delete(&self, id: LedgerId) -> Result<(), Error> {
+        let message = || format!("delete ledger {id}");
+        match self.core.within(self.core.ledgers.delete(id, None)).await {
+            Some(Ok(())) => Ok(()),
+            Some(Err(UpdateError::Unknown(error))) => Err(Error::with_source(ErrorKind::Unknown, message(), error)),
+            Some(Err(error)) => Err(Error::with_source(ErrorKind::Metadata, message(), error)),
+            None => Err(Error::new(ErrorKind::Unknown, format!("{}: no answer in time", message()))),
+        }
+    }
+
+    /// Distinct writable bookies, each as likely as any other.
+    async fn choose(&self, quorums: Quorums) -> Result<Vec<BookieId>, Error> {
+        let core = &self.core;
+        let listed = core.within(core.bookies.list()).await;
+        let listed = listed.ok_or_else(|| Error::new(ErrorKind::Timeout, "create ledger: list bookies: no answer in time"))?;
+        let listed = listed.map_err(|error| Error::with_source(ErrorKind::Metadata, "create ledger: list bookies", error))?;
+        let registered = listed.iter().filter(|(id, ..)| !is_cold(id)).count();
+        let mut writable: Vec<BookieId> =
+            listed.into_iter().filter(|(id, _, writable)| *writable && !is_cold(id)).map(|(id, ..)| id).collect();
+        let needed = quorums.ensemble() as usize;
+        if writable.len() < needed {
+            let message = format!(
+                "create ledger: the ensemble needs {needed} writable bookies, there are {} ({registered} registered)",
+                writable.len()
+            );
+            return Err(Error::new(ErrorKind::NotEnoughBookies, message));
+        }
+        for place in 0..needed {
+            let rest = (writable.len() - place) as u64;
+            let other = place + usize::try_from(core.rng.below(rest)).unwrap_or(0);
+            writable.swap(place, other);
+        }
+        writable.truncate(needed);
+        Ok(writable)
+    }
+}
