@@ -1,1 +1,43 @@
-//! Placeholder.
+//! The storage node: keeps entries of ledgers on local disk and serves them over the BookKeeper wire.
+//!
+//! # The journal is the store
+//! Entries are written once, to journal segments, and served from there until their segment is dropped; see
+//! `docs/decisions/0003-journal-is-the-store.md`. `docs/formats/journal.md` and `docs/formats/segment-index.md` give the bytes.
+//!
+//! # Layout
+//! `<dir>/VERSION` and `<dir>/journal/VERSION`: the cookie. `<dir>/journal/<id>.seg`: segments. `<dir>/index/`: the index.
+//!
+//! # Promises
+//! * An add is acknowledged after its group is synced. A failed write or sync ends writing until a restart.
+//! * A fence is acknowledged, positively or not, after it is synced; no normal add is acknowledged after that, ever.
+//! * "No entry" is said only of a ledger whose records are all here and readable. Damage is an I/O error, a dropped ledger is
+//!   unknown.
+//! * Nothing is dropped without a durable tombstone, and no tombstone is written without a proof from metadata.
+//!
+//! The bookie knows no object store.
+
+mod bookie;
+mod collector;
+mod config;
+pub mod disk;
+mod error;
+pub mod format;
+mod identity;
+pub mod index;
+mod journal;
+mod ledger_state;
+mod registration;
+mod server;
+mod store;
+mod wakeups;
+
+pub use bookie::{Bookie, BookieParts, BookieStats};
+pub use collector::CollectReport;
+pub use config::{BookieConfig, SyncMode};
+pub use disk::{Disk, LocalDisk, MemoryDisk};
+pub use error::{Error, ErrorKind};
+pub use store::BookieState;
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

@@ -1,0 +1,301 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use common::budget::ByteBudget;
+use common::clock::Clock;
+use common::net::Listener;
+use common::rng::Rng;
+use common::shutdown::{StopError, TaskTree};
+use ledger::BookieId;
+use metadata::{BookieInfo, Cookies, Ledgers, MetadataStore};
+use tokio::sync::mpsc;
+
+use crate::collector::{CollectReport, Collector, remove_marked};
+use crate::config::BookieConfig;
+use crate::disk::Disk;
+use crate::error::Error;
+use crate::format::SegmentId;
+use crate::identity::{self, Directories};
+use crate::index::{Index, RocksIndex, rows};
+use crate::journal::{JournalWriter, Replayed, SEAL_QUEUE, SegmentMaker, Sealer, replay};
+use crate::registration::Registration;
+use crate::server::{Server, accept};
+use crate::store::{BookieState, Store, Tombstones};
+
+/// How often a read-only bookie looks whether there is space again.
+const SPACE_CHECK: Duration = Duration::from_secs(1);
+
+/// What a bookie is given.
+pub struct BookieParts {
+    /// Its id, for life.
+    pub id: BookieId,
+    /// Its directory, which is its own.
+    pub dir: PathBuf,
+    /// The way to files.
+    pub disk: Arc<dyn Disk>,
+    /// The metadata of the cluster.
+    pub metadata: Arc<dyn MetadataStore>,
+    /// Where connections come from; its address is registered.
+    pub listener: Box<dyn Listener>,
+    /// Wall time.
+    pub clock: Clock,
+    /// Randomness.
+    pub rng: Rng,
+    /// The memory that requests and replies share with the rest of the process.
+    pub budget: ByteBudget,
+    /// Where its tasks live.
+    pub tasks: TaskTree,
+}
+
+/// What a bookie holds and does now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BookieStats {
+    /// Journal segments, sealed or not, without spare ones.
+    pub segments: u64,
+    /// Segments reserved in advance.
+    pub spare_segments: u64,
+    /// Bytes that segments occupy or reserve.
+    pub allocated_bytes: u64,
+    /// Entries in all segments; one that was added again later counts once a segment.
+    pub entries: u64,
+    /// Ledgers with something stored; approximate while segments are being sealed.
+    pub ledgers: u64,
+    /// Ledgers that were dropped.
+    pub tombstones: u64,
+    /// Whether adds are taken.
+    pub state: BookieState,
+}
+
+/// A running storage node.
+pub struct Bookie {
+    id: BookieId,
+    address: String,
+    store: Arc<Store>,
+    collector: Arc<Collector>,
+    maker: Arc<SegmentMaker>,
+    tasks: TaskTree,
+}
+
+impl Bookie {
+    /// Checks the directory, reads back what is stored, then serves and registers. The index is RocksDB in `dir/index`.
+    ///
+    /// # Errors
+    /// A sentence that says what does not fit; nothing is served or registered then, and nothing was removed or cut.
+    pub async fn start(config: BookieConfig, parts: BookieParts) -> Result<Self, Error> {
+        let dir = parts.dir.join("index");
+        let open = async || Ok(Arc::new(RocksIndex::open(&dir).await?) as Arc<dyn Index>);
+        Self::start_inner(config, parts, open).await
+    }
+
+    /// As [`Bookie::start`], with another index.
+    ///
+    /// # Errors
+    /// As [`Bookie::start`].
+    pub async fn start_with_index(config: BookieConfig, parts: BookieParts, index: Arc<dyn Index>) -> Result<Self, Error> {
+        Self::start_inner(config, parts, async || Ok(index)).await
+    }
+
+    async fn start_inner(
+        config: BookieConfig,
+        parts: BookieParts,
+        open_index: impl AsyncFnOnce() -> Result<Arc<dyn Index>, Error>,
+    ) -> Result<Self, Error> {
+        config.validate()?;
+        let BookieParts { id, dir, disk, metadata, listener, clock, rng, budget, tasks } = parts;
+        let (dirs, cookies) = (Directories::of(&dir), Cookies::new(metadata.clone()));
+        let identity = identity::check(&*disk, &dirs, &*metadata, &cookies, &id, &rng).await?;
+        identity.intend(&*disk, &dirs).await?;
+        let index = open_index().await?;
+        identity.confirm(&*disk, &dirs, &cookies, &*index).await?;
+
+        let tombstones = Tombstones::load(&*index).await?;
+        let store = Arc::new(Store::new(config, dirs.journal, disk, index, clock, tombstones));
+        let restored = restore(&store).await?;
+        let maker = Arc::new(SegmentMaker::new(store.clone(), rng, restored.next));
+        let (seal, jobs) = mpsc::channel(SEAL_QUEUE);
+        let mut writer = JournalWriter::new(store.clone(), maker.clone(), seal, restored.replayed.last_sequence);
+        writer.open_first().await?;
+        tracing::info!(bookie = %id, ?restored, "journal open");
+
+        let address = listener.address();
+        let tasks = tasks.child("bookie");
+        let collector = Arc::new(Collector::new(store.clone(), Ledgers::new(metadata.clone()), id.clone()));
+        let bookie = Self { id, address, store, collector, maker, tasks };
+        bookie.serve(writer, jobs, listener, &budget);
+        match bookie.register(metadata).await {
+            Ok(()) => Ok(bookie),
+            Err(error) => {
+                // The cause is told; what still runs ends with the deadline.
+                let _ = bookie.stop(Duration::from_secs(5)).await;
+                Err(error)
+            }
+        }
+    }
+
+    fn serve(
+        &self,
+        writer: JournalWriter,
+        jobs: mpsc::Receiver<crate::journal::SealJob>,
+        listener: Box<dyn Listener>,
+        budget: &ByteBudget,
+    ) {
+        let (store, maker) = (self.store.clone(), self.maker.clone());
+        let connections = self.tasks.child("server");
+        let server = Arc::new(Server::new(store.clone(), budget, connections.clone()));
+        self.tasks.spawn_critical("journal", writer.run());
+        self.tasks.spawn_critical("sealer", Sealer { store: store.clone(), maker: maker.clone(), jobs }.run());
+        connections.spawn_critical("accept", accept(server, listener));
+        let tasks = self.tasks.clone();
+        self.tasks.spawn("drain", async move {
+            tasks.stopping().await;
+            // Connections answer what they have taken in, which the journal must still write; then it may end.
+            let patience = store.config.write_timeout.duration();
+            if let Err(late) = connections.stop(patience).await {
+                tracing::warn!(%late, "connections are cut off");
+            }
+            store.queue.close();
+        });
+        self.tasks.spawn("collector", collect_often(self.store.clone(), self.collector.clone(), self.tasks.clone()));
+        self.tasks.spawn("space", watch_space(self.store.clone(), maker, self.tasks.clone()));
+    }
+
+    async fn register(&self, metadata: Arc<dyn MetadataStore>) -> Result<(), Error> {
+        let mut registration = Registration {
+            store: metadata,
+            id: self.id.clone(),
+            info: BookieInfo { address: self.address.clone() },
+            ttl: self.store.config.registration_ttl.duration(),
+            state: self.store.condition.watch(),
+        };
+        let lease = registration.begin().await?;
+        self.tasks.spawn("registration", registration.run(lease, self.tasks.clone()));
+        Ok(())
+    }
+
+    /// Its id.
+    pub fn id(&self) -> &BookieId {
+        &self.id
+    }
+
+    /// Where it listens, as registered.
+    pub fn address(&self) -> String {
+        self.address.clone()
+    }
+
+    /// What it holds now.
+    pub fn stats(&self) -> BookieStats {
+        let store = &self.store;
+        let (segments, mut entries) = store.sealed.count();
+        let unsealed = store.unsealed();
+        entries += unsealed.iter().map(|segment| segment.index().entries).sum::<u64>();
+        let unknown = store.table.count(|state| state.exists && !state.indexed && state.tombstone.is_none());
+        BookieStats {
+            segments: segments + unsealed.len() as u64,
+            spare_segments: store.spare_segments.load(Ordering::Relaxed),
+            allocated_bytes: store.allocated_bytes.load(Ordering::Relaxed),
+            entries,
+            ledgers: store.indexed_ledgers.load(Ordering::Relaxed) + unknown,
+            tombstones: store.tombstones.count(),
+            state: store.condition.state(),
+        }
+    }
+
+    /// Runs the collector now. Not cancel-safe, but a run that stops anywhere is completed by the next.
+    ///
+    /// # Errors
+    /// When the disk or the index failed. Metadata that gives no answer is not an error: its ledgers are kept.
+    pub async fn collect_now(&self) -> Result<CollectReport, Error> {
+        let report = self.collector.run().await;
+        look_for_space(&self.store, &self.maker).await;
+        report
+    }
+
+    /// Stops: takes nothing new, answers what was taken in, writes what is queued, gives its registration back.
+    ///
+    /// # Errors
+    /// Names the tasks that did not end by the deadline.
+    pub async fn stop(self, deadline: Duration) -> Result<(), StopError> {
+        self.tasks.stop(deadline).await
+    }
+}
+
+/// What start found.
+#[derive(Debug)]
+struct Restored {
+    replayed: Replayed,
+    /// Above every segment id ever used.
+    next: SegmentId,
+}
+
+/// Brings store, index and directory together.
+async fn restore(store: &Store) -> Result<Restored, Error> {
+    let (index, dir) = (&*store.index, &store.journal_dir);
+    let opened = rows::opened(index).await?;
+    let (sealed_through, last_sequence) = rows::sealed(index).await?;
+    let mut known = BTreeMap::new();
+    for row in rows::segments(index).await? {
+        store.allocated_bytes.fetch_add(row.file_bytes, Ordering::Relaxed);
+        if row.dropping {
+            remove_marked(store, &row).await?;
+        } else {
+            known.insert(row.id, row);
+        }
+    }
+    let names = store.disk.list(dir).await.map_err(Error::disk("list", dir))?;
+    let present: BTreeSet<SegmentId> = names.iter().filter_map(|name| SegmentId::from_file_name(name)).collect();
+    let unsealed: Vec<SegmentId> = (sealed_through.next().get()..=opened.get()).map(SegmentId::new).collect();
+    if let Some(missing) = known.keys().chain(&unsealed).find(|id| !present.contains(id)) {
+        let path = dir.join(missing.file_name());
+        let what = "the segment file is missing; bring it back, or remove this bookie from the cluster";
+        return Err(Error::damaged(&path, 0, what));
+    }
+    store.set_sealed_through(sealed_through);
+    for row in known.into_values() {
+        store.sealed.insert(row);
+    }
+    store.indexed_ledgers.store(rows::count_ledgers(index).await?, Ordering::Relaxed);
+    let replayed = replay(store, &unsealed, last_sequence).await?;
+    for spare in present.iter().filter(|id| **id > opened) {
+        // Never opened for writing: that would stand in the index, synced before the first write.
+        let path = dir.join(spare.file_name());
+        store.disk.remove(&path).await.map_err(Error::disk("remove", &path))?;
+    }
+    store.disk.sync_dir(dir).await.map_err(Error::disk("sync", dir))?;
+    let highest = present.last().copied().unwrap_or(SegmentId::NONE).max(opened).max(sealed_through);
+    Ok(Restored { replayed, next: highest.next() })
+}
+
+async fn collect_often(store: Arc<Store>, collector: Arc<Collector>, tasks: TaskTree) {
+    loop {
+        tokio::select! {
+            () = tasks.stopping() => return,
+            () = tokio::time::sleep(store.config.collect_interval.duration()) => {}
+        }
+        if let Err(error) = collector.run().await {
+            tracing::error!(error = &error as &dyn std::error::Error, "collector");
+        }
+    }
+}
+
+/// Ends read-only by itself once there is space.
+async fn watch_space(store: Arc<Store>, maker: Arc<SegmentMaker>, tasks: TaskTree) {
+    loop {
+        tokio::select! {
+            () = tasks.stopping() => return,
+            () = tokio::time::sleep(SPACE_CHECK) => look_for_space(&store, &maker).await,
+        }
+    }
+}
+
+async fn look_for_space(store: &Store, maker: &SegmentMaker) {
+    if store.condition.is_writable() || store.condition.failure().is_some() {
+        return;
+    }
+    // A segment in hand is the proof that adds can be taken.
+    if maker.prepare_spare().await.is_ok() {
+        store.condition.writable_again();
+    }
+}

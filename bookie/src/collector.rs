@@ -1,0 +1,249 @@
+//! Gives space back: drops ledgers that metadata proves to be deleted or to live elsewhere, and removes the segments that then
+//! hold nothing else.
+//!
+//! # Protocol
+//! 1. Pick sealed segments and read which ledgers they hold.
+//! 2. For each ledger without a tombstone read metadata by quorum; the read begins after the pick. Absent: *deleted*. Closed
+//!    with this bookie in no segment: *gone*. Anything else, an error above all: keep. A ledger with a recent recovery add is
+//!    kept whatever metadata says.
+//! 3. Make the tombstones durable.
+//! 4. A segment whose ledgers are all deleted or gone: take its rows out of the index and mark it as being dropped (synced),
+//!    remove the file, sync the directory, take the mark away.
+//!
+//! # Crash
+//! Between 3 and 4 the next run goes on. Within 4 the mark is found at the next start, which removes the file.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use futures::StreamExt as _;
+use ledger::{BookieId, LedgerId, LedgerMetadata};
+use metadata::Ledgers;
+
+use crate::error::Error;
+use crate::format::SegmentId;
+use crate::index::Write;
+use crate::index::rows::{self, SegmentRow};
+use crate::journal::describe;
+use crate::ledger_state::{Tombstone, Verdict};
+use crate::store::Store;
+
+/// Metadata reads that are under way at the same time.
+const ASK_CONCURRENCY: usize = 8;
+/// Ledgers that one run asks metadata about; the next run goes on behind them.
+const ASK_MAX: usize = 10_000;
+/// Tombstones made durable with one write.
+const VERDICT_BATCH: usize = 500;
+/// Index rows removed with one write.
+const DROP_BATCH: usize = 2_000;
+
+/// What one run of the collector did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CollectReport {
+    /// Sealed segments looked at.
+    pub segments: u64,
+    /// Ledgers metadata was asked about.
+    pub ledgers_asked: u64,
+    /// Ledgers found to be deleted.
+    pub ledgers_deleted: u64,
+    /// Ledgers found to live elsewhere.
+    pub ledgers_gone: u64,
+    /// Ledgers kept because metadata gave no answer.
+    pub ledgers_unknown: u64,
+    /// Segments removed.
+    pub segments_removed: u64,
+    /// Bytes given back.
+    pub bytes_freed: u64,
+}
+
+pub(crate) struct Collector {
+    store: Arc<Store>,
+    ledgers: Ledgers,
+    me: BookieId,
+    /// One run at a time; holds where the next run begins to ask.
+    cursor: tokio::sync::Mutex<SegmentId>,
+}
+
+/// A picked segment and the ledgers it holds.
+struct Picked {
+    row: SegmentRow,
+    ledgers: Vec<LedgerId>,
+}
+
+/// What the metadata of a ledger, read by proof, says about this bookie's copy.
+pub(crate) fn judge(metadata: Option<&LedgerMetadata>, me: &BookieId) -> Option<Tombstone> {
+    let Some(metadata) = metadata else { return Some(Tombstone::Deleted) };
+    let named = metadata.segments().iter().any(|segment| segment.ensemble.contains(me));
+    (metadata.is_closed() && !named).then_some(Tombstone::Gone)
+}
+
+impl Collector {
+    pub(crate) fn new(store: Arc<Store>, ledgers: Ledgers, me: BookieId) -> Self {
+        Self { store, ledgers, me, cursor: tokio::sync::Mutex::new(SegmentId::NONE) }
+    }
+
+    /// One run over the sealed segments. Not cancel-safe, but a run that stops anywhere is completed by the next.
+    pub(crate) async fn run(&self) -> Result<CollectReport, Error> {
+        let mut cursor = self.cursor.lock().await;
+        let mut report = CollectReport::default();
+        if let Some(reason) = self.store.condition.failure() {
+            return Err(Error::JournalFailed(reason.to_owned()));
+        }
+        let (picked, undecided) = self.pick(&mut cursor).await;
+        report.segments = picked.len() as u64;
+        let verdicts = self.ask(undecided, &mut report).await;
+        self.decide(&verdicts, &mut report).await?;
+        for segment in picked {
+            let dead = |ledger: &LedgerId| {
+                matches!(self.store.tombstones.of(*ledger), Some(Tombstone::Deleted | Tombstone::Gone))
+            };
+            if segment.ledgers.iter().all(dead) {
+                drop_segment(&self.store, &segment.row, &segment.ledgers).await?;
+                report.segments_removed += 1;
+                report.bytes_freed += segment.row.file_bytes;
+            }
+        }
+        if report.segments_removed > 0 {
+            let left = rows::count_ledgers(&*self.store.index).await?;
+            self.store.indexed_ledgers.store(left, Ordering::Relaxed);
+        }
+        if report.segments_removed > 0 || report.ledgers_deleted + report.ledgers_gone > 0 {
+            tracing::info!(?report, "collected");
+        }
+        Ok(report)
+    }
+
+    /// The sealed segments, oldest first, and the ledgers in them that need a verdict.
+    async fn pick(&self, cursor: &mut SegmentId) -> (Vec<Picked>, BTreeSet<LedgerId>) {
+        let rows = self.store.sealed.rows();
+        let (mut picked, mut undecided) = (Vec::new(), BTreeSet::new());
+        let start = rows.partition_point(|row| row.id <= *cursor);
+        *cursor = SegmentId::NONE;
+        for row in rows[start..].iter().chain(&rows[..start]) {
+            let Some(ledgers) = self.ledgers_of(row.id).await else { continue };
+            let new = ledgers.iter().filter(|ledger| needs_verdict(self.store.tombstones.of(**ledger)));
+            undecided.extend(new.copied());
+            picked.push(Picked { row: *row, ledgers });
+            if undecided.len() >= ASK_MAX {
+                *cursor = row.id;
+                break;
+            }
+        }
+        picked.sort_by_key(|segment| segment.row.id);
+        (picked, undecided)
+    }
+
+    /// The ledgers of a segment, from its own checked index. A segment that cannot be read is kept, and named in the log.
+    async fn ledgers_of(&self, id: SegmentId) -> Option<Vec<LedgerId>> {
+        let read = async {
+            let Some(file) = self.store.sealed.open(id).await? else { return Ok(None) };
+            let (mut ledgers, mut block) = (Vec::new(), 0);
+            while let Some(rows) = file.ledgers(block).await? {
+                ledgers.extend(rows.iter().map(|row| row.ledger));
+                block += 1;
+            }
+            Ok::<_, Error>(Some(ledgers))
+        };
+        read.await.unwrap_or_else(|error| {
+            tracing::error!(segment = %id, error = &error as &dyn std::error::Error, "segment cannot be collected");
+            None
+        })
+    }
+
+    async fn ask(&self, undecided: BTreeSet<LedgerId>, report: &mut CollectReport) -> Vec<Verdict> {
+        report.ledgers_asked = undecided.len() as u64;
+        let mut answers = futures::stream::iter(undecided)
+            .map(async |ledger| (ledger, self.ledgers.get_quorum(ledger).await))
+            .buffer_unordered(ASK_CONCURRENCY);
+        let mut verdicts = BTreeMap::new();
+        while let Some((ledger, answer)) = answers.next().await {
+            match answer {
+                Ok(record) => {
+                    if let Some(tombstone) = judge(record.as_ref().map(|record| &record.metadata), &self.me) {
+                        verdicts.insert(ledger, tombstone);
+                    }
+                }
+                Err(error) => {
+                    report.ledgers_unknown += 1;
+                    tracing::debug!(%ledger, error = &error as &dyn std::error::Error, "no verdict");
+                }
+            }
+        }
+        if report.ledgers_unknown > 0 {
+            tracing::warn!(ledgers = report.ledgers_unknown, "metadata gave no answer about some ledgers; they are kept");
+        }
+        verdicts.into_iter().map(|(ledger, tombstone)| Verdict { ledger, tombstone }).collect()
+    }
+
+    async fn decide(&self, verdicts: &[Verdict], report: &mut CollectReport) -> Result<(), Error> {
+        let store = &self.store;
+        let grace_ms = u64::try_from(store.config.recovery_grace.duration().as_millis()).unwrap_or(u64::MAX);
+        for batch in verdicts.chunks(VERDICT_BATCH) {
+            let mut changes: Vec<Write> = Vec::new();
+            for verdict in batch {
+                let slot = store.slot(verdict.ledger).await?;
+                let mut state = slot.lock();
+                let fresh = store.clock.wall_ms().saturating_sub(state.recovery_ms) < grace_ms;
+                if state.recovery_ms != 0 && fresh {
+                    continue;
+                }
+                // In memory first: from here on nothing more is admitted that the tombstone forbids.
+                state.tombstone = Some(verdict.tombstone);
+                changes.extend(store.tombstones.set(verdict.ledger, verdict.tombstone));
+                match verdict.tombstone {
+                    Tombstone::Deleted => report.ledgers_deleted += 1,
+                    Tombstone::Gone | Tombstone::Revived => report.ledgers_gone += 1,
+                }
+            }
+            if let Err(error) = store.index.write(changes).await {
+                // Memory may now say more than the index: nothing may be dropped on it.
+                store.condition.fail(format!("write tombstones: {}", describe(&error)));
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn needs_verdict(tombstone: Option<Tombstone>) -> bool {
+    !matches!(tombstone, Some(Tombstone::Deleted | Tombstone::Gone))
+}
+
+/// Removes a segment whose ledgers all have a durable tombstone.
+async fn drop_segment(store: &Store, row: &SegmentRow, ledgers: &[LedgerId]) -> Result<(), Error> {
+    for batch in ledgers.chunks(DROP_BATCH) {
+        let changes = batch.iter().map(|ledger| rows::delete_ledger_segment(*ledger, row.id));
+        store.index.write(changes.collect()).await?;
+    }
+    let mark = SegmentRow { dropping: true, ..*row };
+    let mut changes = vec![rows::put_segment(&mark)];
+    // What is known of a deleted ledger is said by its tombstone; of a gone one the key is still needed.
+    let deleted = ledgers.iter().filter(|ledger| store.tombstones.of(**ledger) == Some(Tombstone::Deleted));
+    changes.extend(deleted.map(|ledger| rows::delete_ledger(*ledger)));
+    store.index.write(changes).await?;
+    store.sealed.remove(row.id);
+    for ledger in ledgers {
+        if let Some(slot) = store.cached(*ledger) {
+            slot.lock().forget_segments();
+        }
+    }
+    remove_marked(store, &mark).await
+}
+
+/// Removes the file of a segment that is marked as being dropped, then the mark.
+pub(crate) async fn remove_marked(store: &Store, row: &SegmentRow) -> Result<(), Error> {
+    let path = store.sealed.path(row.id);
+    match store.disk.remove(&path).await {
+        Ok(()) => {}
+        // A run before a crash came this far.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(source) => return Err(Error::Disk { action: "remove", path, source }),
+    }
+    store.disk.sync_dir(&store.journal_dir).await.map_err(Error::disk("sync", &store.journal_dir))?;
+    store.index.write(vec![rows::delete_segment(row.id)]).await?;
+    store.allocated_bytes.fetch_sub(row.file_bytes, Ordering::Relaxed);
+    tracing::debug!(segment = %row.id, bytes = row.file_bytes, "segment removed");
+    Ok(())
+}

@@ -1,0 +1,120 @@
+use config::{ByteSize, Span};
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+use crate::format::SealedLayout;
+
+/// Whether the journal syncs before it acknowledges.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SyncMode {
+    /// Every acknowledged entry survives a power cut of this machine.
+    #[default]
+    Always,
+    /// Acknowledged entries survive the end of the process, not a power cut: only with replicas on other machines.
+    Never,
+}
+
+/// Settings of a storage node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct BookieConfig {
+    /// Size of a journal segment. Space comes back a segment at a time, so small disks want small segments.
+    pub segment_bytes: ByteSize,
+    /// Most that all segments together may occupy; beyond it the bookie is read-only until the collector frees some.
+    pub disk_bytes_max: ByteSize,
+    /// Space of the file system that is left to others; the bookie is read-only before it goes below.
+    pub disk_free_bytes_min: ByteSize,
+    /// Memory for the newest groups of the journal, from which readers of the tail are served.
+    pub write_buffer_bytes: ByteSize,
+    /// Memory for index blocks of sealed segments.
+    pub index_cache_bytes: ByteSize,
+    /// Most that adds may occupy between the socket and the disk.
+    pub add_bytes_max: ByteSize,
+    /// Most that replies to reads may occupy between the disk and the socket.
+    pub read_bytes_max: ByteSize,
+    /// How long an add may wait for its share of `add_bytes_max` before it is refused as too many requests.
+    pub add_wait: Span,
+    /// Most that one write to the journal carries, one longer entry excepted.
+    pub group_bytes_max: ByteSize,
+    /// How many batches of reads go to the disk at the same time.
+    pub read_concurrency: usize,
+    /// Longest frame accepted, length word included.
+    pub frame_bytes_max: ByteSize,
+    /// Whether the journal syncs before it acknowledges.
+    pub sync: SyncMode,
+    /// How often segments are looked through for ledgers that may be dropped.
+    pub collect_interval: Span,
+    /// How long a ledger is kept after a recovery add, whatever metadata says: repair is under way.
+    pub recovery_grace: Span,
+    /// How long a reply may wait for a peer that takes nothing before its connection is closed.
+    pub write_timeout: Span,
+    /// Life of the registration in metadata without a sign of life.
+    pub registration_ttl: Span,
+}
+
+impl Default for BookieConfig {
+    fn default() -> Self {
+        Self {
+            segment_bytes: ByteSize::mib(256),
+            disk_bytes_max: ByteSize::gib(64),
+            disk_free_bytes_min: ByteSize::gib(1),
+            write_buffer_bytes: ByteSize::mib(32),
+            index_cache_bytes: ByteSize::mib(8),
+            add_bytes_max: ByteSize::mib(32),
+            read_bytes_max: ByteSize::mib(32),
+            add_wait: Span::millis(500),
+            group_bytes_max: ByteSize::mib(1),
+            read_concurrency: 8,
+            frame_bytes_max: ByteSize::new(proto::FRAME_BYTES_MAX_DEFAULT as u64),
+            sync: SyncMode::Always,
+            collect_interval: Span::secs(60),
+            recovery_grace: Span::secs(3600),
+            write_timeout: Span::secs(30),
+            registration_ttl: Span::secs(10),
+        }
+    }
+}
+
+impl BookieConfig {
+    /// Checks that the values fit each other.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming the first setting that does not.
+    pub fn validate(&self) -> Result<(), Error> {
+        let rules: [(bool, &str); 9] = [
+            (self.segment_bytes.bytes() >= SEGMENT_BYTES_MIN, "segment_bytes must be at least 64KiB"),
+            (self.segment_bytes.bytes() <= SEGMENT_BYTES_MAX, "segment_bytes must be at most 2GiB"),
+            (self.disk_bytes_max >= self.segment_bytes, "disk_bytes_max must be at least segment_bytes"),
+            (self.frame_bytes_max.bytes() >= 1024, "frame_bytes_max must be at least 1KiB"),
+            (self.frame_bytes_max.bytes() <= FRAME_BYTES_LIMIT, "frame_bytes_max must be at most 256MiB"),
+            (self.group_bytes_max.bytes() >= 4096, "group_bytes_max must be at least 4KiB"),
+            (self.group_bytes_max.bytes() <= FRAME_BYTES_LIMIT, "group_bytes_max must be at most 256MiB"),
+            (self.read_concurrency > 0, "read_concurrency must be at least 1"),
+            (!self.collect_interval.duration().is_zero(), "collect_interval must be longer than 0s"),
+        ];
+        match rules.iter().find(|(holds, _)| !holds) {
+            Some((_, rule)) => Err(Error::Config((*rule).to_owned())),
+            None => Ok(()),
+        }
+    }
+}
+
+const SEGMENT_BYTES_MIN: u64 = 64 << 10;
+/// Places in a segment are 32 bits.
+const SEGMENT_BYTES_MAX: u64 = 2 << 30;
+const FRAME_BYTES_LIMIT: u64 = 256 << 20;
+
+/// Entries after which a segment is sealed even when it has space: bounds the memory of its index to 16 MiB.
+pub(crate) const SEGMENT_ENTRIES_MAX: u64 = 1 << 20;
+/// Size of the segments that take fences when no space is left for entries.
+pub(crate) const CONTROL_SEGMENT_BYTES: u64 = 1 << 20;
+/// How far control segments together may exceed the disk budget.
+pub(crate) const CONTROL_BYTES_MAX: u64 = 32 << 20;
+
+const _: () = assert!(SEGMENT_ENTRIES_MAX < u32::MAX as u64);
+
+/// Bytes to keep free behind the groups of a segment with so many rows.
+pub(crate) fn room_needed(entries: u64, ledgers: u64) -> u64 {
+    SealedLayout::room_needed(entries, ledgers)
+}

@@ -1,0 +1,132 @@
+use std::path::Path;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use common::blocking::run_blocking;
+use rocksdb::{
+    BlockBasedOptions, Cache, DB, DBRecoveryMode, Direction, IteratorMode, LogLevel, Options, WriteBatch, WriteOptions,
+};
+
+use super::{Index, Write};
+use crate::error::Error;
+
+const WRITE_BUFFER_BYTES: usize = 2 << 20;
+const BLOCK_CACHE_BYTES: usize = 4 << 20;
+/// Keeps the index from using up the process's descriptors, which the segments and the sockets need too.
+const OPEN_FILES_MAX: i32 = 64;
+
+/// The index in RocksDB, with little memory: it is small beside the segments, and it is read only where they miss.
+#[derive(Clone)]
+pub struct RocksIndex {
+    db: Arc<DB>,
+}
+
+impl RocksIndex {
+    /// Opens the index in `dir`, creating it when the directory is empty.
+    ///
+    /// # Errors
+    /// When another process has it open, or its files are damaged.
+    pub async fn open(dir: &Path) -> Result<Self, Error> {
+        let dir = dir.to_path_buf();
+        let db = run_blocking("index-open", move || DB::open(&options()?, dir)).await;
+        db.map(|db| Self { db: Arc::new(db) }).map_err(|error| Error::index("open", error))
+    }
+
+    async fn hop<T: Send + 'static>(
+        &self,
+        action: &'static str,
+        work: impl FnOnce(&DB) -> Result<T, rocksdb::Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let db = self.db.clone();
+        run_blocking("index", move || work(&db)).await.map_err(|error| Error::index(action, error))
+    }
+}
+
+fn options() -> Result<Options, rocksdb::Error> {
+    let mut table = BlockBasedOptions::default();
+    table.set_block_cache(&Cache::new_lru_cache(BLOCK_CACHE_BYTES));
+    table.set_bloom_filter(10.0, false);
+    table.set_cache_index_and_filter_blocks(true);
+    // Preallocation would make a tiny index occupy megabytes; the binding has no setter for it.
+    let mut options = Options::default().get_options_from_string("allow_fallocate=false")?;
+    options.create_if_missing(true);
+    options.set_block_based_table_factory(&table);
+    options.set_write_buffer_size(WRITE_BUFFER_BYTES);
+    options.set_max_write_buffer_number(2);
+    options.set_max_open_files(OPEN_FILES_MAX);
+    options.set_keep_log_file_num(2);
+    options.set_max_log_file_size(1 << 20);
+    options.set_max_manifest_file_size(1 << 20);
+    options.set_max_total_wal_size(4 * WRITE_BUFFER_BYTES as u64);
+    options.set_max_background_jobs(2);
+    options.set_paranoid_checks(true);
+    options.set_manifest_preallocation_size(4096);
+    options.set_log_level(LogLevel::Warn);
+    options.set_stats_dump_period_sec(0);
+    // Every batch was synced before it counted: only an unsynced tail may be torn.
+    options.set_wal_recovery_mode(DBRecoveryMode::TolerateCorruptedTailRecords);
+    Ok(options)
+}
+
+#[async_trait]
+impl Index for RocksIndex {
+    async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        let key = key.to_vec();
+        self.hop("read", move |db| db.get(key)).await
+    }
+
+    async fn scan(&self, prefix: &[u8], after: Option<&[u8]>, limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error> {
+        let (prefix, after) = (prefix.to_vec(), after.map(<[u8]>::to_vec));
+        self.hop("scan", move |db| {
+            let start = after.as_deref().unwrap_or(&prefix);
+            let mut rows = Vec::new();
+            for row in db.iterator(IteratorMode::From(start, Direction::Forward)) {
+                let (key, value) = row?;
+                if !key.starts_with(&prefix) || rows.len() >= limit {
+                    break;
+                }
+                if after.as_deref() != Some(&*key) {
+                    rows.push((key.into_vec(), value.into_vec()));
+                }
+            }
+            Ok(rows)
+        })
+        .await
+    }
+
+    async fn write(&self, batch: Vec<Write>) -> Result<(), Error> {
+        self.hop("write", move |db| {
+            let mut writes = WriteBatch::default();
+            for change in batch {
+                match change {
+                    Write::Put(key, value) => writes.put(key, value),
+                    Write::Delete(key) => writes.delete(key),
+                }
+            }
+            let mut durable = WriteOptions::default();
+            durable.set_sync(true);
+            // A stalled background job must show as an error, never as a write that hangs.
+            durable.set_no_slowdown(false);
+            db.write_opt(writes, &durable)
+        })
+        .await
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn conforms_and_keeps_its_rows() {
+        let dir = tempfile::tempdir().unwrap();
+        let index = RocksIndex::open(dir.path()).await.unwrap();
+        super::super::suite::run(&index).await;
+        index.write(vec![Write::Put(b"kept".to_vec(), b"1".to_vec())]).await.unwrap();
+        assert!(RocksIndex::open(dir.path()).await.is_err(), "two owners");
+        drop(index);
+        let index = RocksIndex::open(dir.path()).await.unwrap();
+        assert_eq!(index.get(b"kept").await.unwrap().unwrap(), b"1");
+    }
+}

@@ -1,0 +1,138 @@
+use std::sync::Arc;
+
+use proto::Status;
+
+use super::{Pending, Work};
+use crate::disk::{AlignedBuffer, BLOCK_BYTES};
+use crate::format::{GROUP_HEADER_BYTES, GroupWriter, Place, Record, RecordKind, SegmentHeader};
+use crate::store::{Durable, LedgerSlot, OpenSegment, Store};
+use crate::wakeups::Wakeups;
+
+/// The space a batch needs in a segment.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Demand {
+    pub(super) records: u64,
+    pub(super) entries: u64,
+    bytes: u64,
+    control_bytes: u64,
+}
+
+impl Demand {
+    pub(super) fn of(batch: &[Pending]) -> Self {
+        let mut demand = Self::default();
+        for pending in batch.iter().filter(|pending| pending.slot.is_some()) {
+            demand.records += 1;
+            demand.bytes += pending.bytes();
+            if pending.is_entry() {
+                demand.entries += 1;
+            } else {
+                demand.control_bytes += pending.bytes();
+            }
+        }
+        demand
+    }
+
+    /// The part of it that is not entries.
+    pub(super) fn controls(&self) -> Self {
+        Self {
+            records: self.records - self.entries,
+            entries: 0,
+            bytes: self.control_bytes,
+            control_bytes: self.control_bytes,
+        }
+    }
+
+    /// Bytes of the group, padding included.
+    pub(super) fn group_bytes(&self) -> u64 {
+        (GROUP_HEADER_BYTES as u64 + self.bytes).next_multiple_of(BLOCK_BYTES as u64)
+    }
+}
+
+/// A batch on its way through the journal.
+pub(super) struct Group {
+    batch: Vec<Pending>,
+    /// Those to write, as places in the batch, the records of a ledger side by side and in the order they were admitted.
+    order: Vec<u32>,
+    /// Whether each of the batch is written.
+    written: Vec<bool>,
+}
+
+impl Group {
+    pub(super) fn new(batch: Vec<Pending>, accept: impl Fn(&Pending) -> bool) -> Self {
+        let written: Vec<bool> = batch.iter().map(|pending| pending.slot.is_some() && accept(pending)).collect();
+        let mut order: Vec<u32> = (0_u32..).zip(&written).filter(|(_, written)| **written).map(|(at, _)| at).collect();
+        // Stable: a key stays before the entries it came with, a fence behind the adds it waits for.
+        order.sort_by_key(|at| batch[*at as usize].slot.as_ref().map(|slot| slot.id()));
+        Self { batch, order, written }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+
+    fn records(&self) -> impl Iterator<Item = (&Pending, &Arc<LedgerSlot>, Record<'_>)> {
+        self.order.iter().filter_map(|at| {
+            let pending = &self.batch[*at as usize];
+            let (slot, Work::Record { kind, entry, body, .. }) = (pending.slot.as_ref()?, &pending.work) else {
+                return None;
+            };
+            Some((pending, slot, Record { kind: *kind, ledger: slot.id(), entry: *entry, body }))
+        })
+    }
+
+    /// The bytes to write at `start`, how many of them come before the padding, and where each record will lie.
+    pub(super) fn encode(&self, segment: &SegmentHeader, start: u64, sequence: u64) -> (AlignedBuffer, usize, Vec<Place>) {
+        let bytes: usize = self.records().map(|(_, _, record)| Record::encoded_bytes(record.body.len())).sum();
+        let mut writer = GroupWriter::with_room(bytes);
+        let start = u32::try_from(start).expect("a segment is at most 2 GiB, or as long as one frame");
+        let places = self
+            .records()
+            .map(|(_, _, record)| {
+                let place = writer.push(&record);
+                Place { offset: start + place.offset, bytes: place.bytes }
+            })
+            .collect();
+        (writer.finish(segment, sequence), GROUP_HEADER_BYTES + bytes, places)
+    }
+
+    /// Makes the written records visible.
+    pub(super) fn publish(&self, store: &Store, segment: &OpenSegment, end: u64, sequence: u64, places: &[Place]) {
+        let last_confirmed = |pending: &Pending| match &pending.work {
+            Work::Record { last_confirmed, .. } => *last_confirmed,
+            Work::Marker(_) => None,
+        };
+        let records: Vec<Durable<'_>> = self
+            .records()
+            .zip(places)
+            .map(|((pending, slot, record), place)| Durable {
+                kind: record.kind,
+                slot,
+                entry: record.entry,
+                last_confirmed: last_confirmed(pending),
+                body: record.body,
+                place: *place,
+            })
+            .collect();
+        store.publish(segment, end, sequence, &records, store.clock.wall_ms());
+    }
+
+    /// Answers everything of the batch in the order it was queued. With a `failure` nothing counts as written.
+    pub(super) fn complete(self, failure: Option<Status>, wakeups: &mut Wakeups) {
+        for (pending, written) in self.batch.into_iter().zip(self.written) {
+            let result = match (&pending.work, failure) {
+                (Work::Marker(status), _) => Err(*status),
+                (Work::Record { .. }, Some(status)) => Err(status),
+                (Work::Record { .. }, None) if written => Ok(()),
+                (Work::Record { kind, .. }, None) if kind.is_entry() => Err(Status::ReadOnly),
+                (Work::Record { .. }, None) => Err(Status::Io),
+            };
+            if let (Some(slot), Work::Record { kind, .. }, Err(_)) = (&pending.slot, &pending.work, result) {
+                slot.lock().on_failed(*kind == RecordKind::MasterKey, *kind == RecordKind::Fence);
+            }
+            if let Some(done) = pending.done {
+                done(result, wakeups);
+            }
+            drop(pending.permit);
+        }
+    }
+}

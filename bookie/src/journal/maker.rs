@@ -1,0 +1,125 @@
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use common::rng::Rng;
+use tokio::sync::{Mutex, Notify};
+
+use crate::config::{CONTROL_BYTES_MAX, SyncMode};
+use crate::disk::AlignedBuffer;
+use crate::error::Error;
+use crate::format::{SegmentHeader, SegmentId};
+use crate::store::{OpenSegment, Store};
+
+/// Makes segments: reserves their space before they are used, within the disk budget.
+pub(crate) struct SegmentMaker {
+    store: Arc<Store>,
+    rng: Rng,
+    state: Mutex<State>,
+    spare_wanted: Notify,
+}
+
+struct State {
+    next: SegmentId,
+    spare: Option<OpenSegment>,
+}
+
+/// Why there is no segment.
+#[derive(Debug)]
+pub(crate) enum MakeError {
+    /// The budget or the disk has no space; nothing is wrong.
+    NoSpace(String),
+    /// The disk failed.
+    Failed(Error),
+}
+
+impl SegmentMaker {
+    /// `next` is above every id ever used.
+    pub(crate) fn new(store: Arc<Store>, rng: Rng, next: SegmentId) -> Self {
+        Self { store, rng, state: Mutex::new(State { next, spare: None }), spare_wanted: Notify::new() }
+    }
+
+    /// The next segment, of at least `bytes` unless a spare one comes first. A control segment may exceed the budget a little.
+    pub(crate) async fn next(&self, bytes: u64, control: bool) -> Result<OpenSegment, MakeError> {
+        let mut state = self.state.lock().await;
+        if let Some(spare) = state.spare.take() {
+            self.store.spare_segments.fetch_sub(1, Ordering::Relaxed);
+            return Ok(spare);
+        }
+        self.create(&mut state, bytes, control).await
+    }
+
+    /// Asks the sealer to prepare a spare segment.
+    pub(crate) fn want_spare(&self) {
+        self.spare_wanted.notify_one();
+    }
+
+    /// Resolves when a spare segment was asked for. Cancel-safe.
+    pub(crate) async fn spare_wanted(&self) {
+        self.spare_wanted.notified().await;
+    }
+
+    /// Prepares a spare segment; without space there is none, which shows when the segment is needed.
+    pub(crate) async fn prepare_spare(&self) -> Result<(), MakeError> {
+        let mut state = self.state.lock().await;
+        if state.spare.is_none() {
+            let spare = self.create(&mut state, self.store.config.segment_bytes.bytes(), false).await?;
+            state.spare = Some(spare);
+            self.store.spare_segments.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    async fn create(&self, state: &mut State, bytes: u64, control: bool) -> Result<OpenSegment, MakeError> {
+        let store = &self.store;
+        self.check_space(bytes, control).await?;
+        let header = SegmentHeader { id: state.next, nonce: self.rng.next_u64() };
+        let path = store.journal_dir.join(header.id.file_name());
+        let file = match store.disk.create(&path, bytes).await {
+            Ok(file) => file,
+            Err(error) if is_full(&error) => return Err(MakeError::NoSpace(format!("the disk is full: {error}"))),
+            Err(error) => return Err(MakeError::Failed(Error::disk("create", &path)(error))),
+        };
+        // The id is used up by the file, whatever comes next.
+        state.next = header.id.next();
+        store.allocated_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let sync = store.config.sync == SyncMode::Always;
+        let (_, written) = file.write(0, AlignedBuffer::copy_of(&header.encode()), sync).await;
+        written.map_err(Error::disk("write", &path)).map_err(MakeError::Failed)?;
+        let synced = store.disk.sync_dir(&store.journal_dir).await;
+        synced.map_err(Error::disk("sync", &store.journal_dir)).map_err(MakeError::Failed)?;
+        Ok(OpenSegment::new(header, path, file, bytes, control))
+    }
+
+    async fn check_space(&self, bytes: u64, control: bool) -> Result<(), MakeError> {
+        let store = &self.store;
+        let (allocated, limit) = (store.allocated_bytes.load(Ordering::Relaxed), store.config.disk_bytes_max.bytes());
+        let over = if control { CONTROL_BYTES_MAX } else { 0 };
+        if allocated.saturating_add(bytes) > limit.saturating_add(over) {
+            let reason = format!(
+                "segments occupy {allocated} bytes of disk_bytes_max = {}, and the next needs {bytes}",
+                store.config.disk_bytes_max
+            );
+            return Err(MakeError::NoSpace(reason));
+        }
+        if control {
+            return Ok(());
+        }
+        let dir = &store.journal_dir;
+        let free = store.disk.free_bytes(dir).await.map_err(Error::disk("ask for the free space of", dir));
+        let (free, floor) = (free.map_err(MakeError::Failed)?, store.config.disk_free_bytes_min.bytes());
+        if free < floor.saturating_add(bytes) {
+            let reason = format!(
+                "the file system of {} has {free} bytes free, disk_free_bytes_min = {} are left to others",
+                dir.display(),
+                store.config.disk_free_bytes_min
+            );
+            return Err(MakeError::NoSpace(reason));
+        }
+        Ok(())
+    }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge)
+}

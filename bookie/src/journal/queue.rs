@@ -1,0 +1,124 @@
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use common::budget::BytePermit;
+use ledger::EntryId;
+use proto::Status;
+use tokio::sync::Notify;
+
+use crate::format::{Record, RecordKind};
+use crate::store::LedgerSlot;
+use crate::wakeups::Wakeups;
+
+/// Called exactly once with the outcome of a request. MUST NOT take the lock of a ledger.
+pub(crate) type Completion = Box<dyn FnOnce(Result<(), Status>, &mut Wakeups) + Send>;
+
+/// What a queued request asks of the journal.
+pub(crate) enum Work {
+    /// Make a record durable.
+    Record { kind: RecordKind, entry: EntryId, body: Bytes, last_confirmed: Option<EntryId> },
+    /// Write nothing; answer with this once everything queued before is answered.
+    Marker(Status),
+}
+
+impl Work {
+    /// A record that is about the ledger, not an entry.
+    pub(crate) fn control(kind: RecordKind, body: Bytes) -> Self {
+        Self::Record { kind, entry: EntryId::ZERO, body, last_confirmed: None }
+    }
+}
+
+/// A request in the queue.
+pub(crate) struct Pending {
+    pub(crate) work: Work,
+    /// The ledger; `None` for markers.
+    pub(crate) slot: Option<Arc<LedgerSlot>>,
+    pub(crate) done: Option<Completion>,
+    /// Bytes of the add budget, given back when the last holder is answered.
+    pub(crate) permit: Option<Arc<BytePermit>>,
+}
+
+impl Pending {
+    /// Bytes its record takes in a group.
+    pub(crate) fn bytes(&self) -> u64 {
+        match &self.work {
+            Work::Record { body, .. } => Record::encoded_bytes(body.len()) as u64,
+            Work::Marker(_) => 0,
+        }
+    }
+
+    pub(crate) fn is_entry(&self) -> bool {
+        matches!(&self.work, Work::Record { kind, .. } if kind.is_entry())
+    }
+}
+
+/// Records on their way to the journal. Its length is bounded by the add budget and by what a connection may have open.
+pub(crate) struct JournalQueue {
+    state: Mutex<State>,
+    ready: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<Pending>,
+    closed: bool,
+}
+
+impl JournalQueue {
+    pub(crate) fn new() -> Self {
+        Self { state: Mutex::default(), ready: Notify::new() }
+    }
+
+    /// Appends, in order and side by side. After [`JournalQueue::close`] they are dropped, and their callers with them.
+    pub(crate) fn push(&self, items: impl Iterator<Item = Pending>) {
+        let mut state = self.lock();
+        if state.closed {
+            return;
+        }
+        let was_empty = state.waiting.is_empty();
+        state.waiting.extend(items);
+        drop(state);
+        if was_empty {
+            self.ready.notify_one();
+        }
+    }
+
+    /// Takes what waits, up to `bytes_max` but at least one; waits for the first. `None` once closed and empty.
+    pub(crate) async fn take(&self, bytes_max: u64) -> Option<Vec<Pending>> {
+        loop {
+            {
+                let mut state = self.lock();
+                if !state.waiting.is_empty() {
+                    return Some(take_some(&mut state.waiting, bytes_max));
+                }
+                if state.closed {
+                    return None;
+                }
+            }
+            self.ready.notified().await;
+        }
+    }
+
+    /// Takes nothing more in; what waits is still handed out.
+    pub(crate) fn close(&self) {
+        self.lock().closed = true;
+        self.ready.notify_one();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn take_some(waiting: &mut VecDeque<Pending>, bytes_max: u64) -> Vec<Pending> {
+    let mut bytes = 0;
+    let fitting = waiting
+        .iter()
+        .take_while(|pending| {
+            bytes += pending.bytes();
+            bytes <= bytes_max
+        })
+        .count();
+    waiting.drain(..fitting.max(1)).collect()
+}

@@ -1,0 +1,187 @@
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+
+use super::seal::seal;
+use crate::disk::{BLOCK_BYTES, DiskFile, read_one};
+use crate::error::Error;
+use crate::format::{GROUP_HEADER_BYTES, GroupHead, Place, Record, SegmentHeader, SegmentId, decode_group};
+use crate::store::{Durable, LedgerSlot, OpenSegment, Store};
+
+/// Read ahead during replay, in bytes.
+const WINDOW_BYTES: u64 = 1 << 20;
+
+/// What replay leaves the writer to go on from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Replayed {
+    /// Sequence of the last valid group.
+    pub(crate) last_sequence: u64,
+    /// Entries that were read again.
+    pub(crate) entries: u64,
+}
+
+/// Replays the segments that the index does not cover, oldest first, and seals each where it ends.
+///
+/// # Errors
+/// [`Error::Damaged`] when a group in the middle is damaged; then nothing was changed.
+pub(crate) async fn replay(store: &Store, segments: &[SegmentId], mut last_sequence: u64) -> Result<Replayed, Error> {
+    let mut replayed = Vec::new();
+    let mut entries = 0;
+    // All are read before the first is changed.
+    for id in segments {
+        let segment = Arc::new(open_segment(store, *id).await?);
+        segment.index_mut().last_sequence = last_sequence;
+        let reader = Reader { store, segment: &segment, window: Window::new(&*segment.file, &segment.path, segment.capacity) };
+        last_sequence = reader.read_groups(last_sequence).await?;
+        entries += segment.index().entries;
+        store.add_unsealed(segment.clone());
+        replayed.push(segment);
+    }
+    for segment in replayed {
+        store.allocated_bytes.fetch_add(segment.capacity, Ordering::Relaxed);
+        seal(store, &segment).await?;
+    }
+    Ok(Replayed { last_sequence, entries })
+}
+
+async fn open_segment(store: &Store, id: SegmentId) -> Result<OpenSegment, Error> {
+    let path = store.sealed.path(id);
+    let file = store.disk.open(&path).await.map_err(Error::disk("open", &path))?;
+    let facts = file.facts().await.map_err(Error::disk("read", &path))?;
+    let block = read_one(&*file, 0..BLOCK_BYTES as u64).await.map_err(Error::disk("read the header of", &path))?;
+    let header = SegmentHeader::decode(&block).map_err(|damage| Error::damaged(&path, 0, damage.0))?;
+    if header.id != id {
+        return Err(Error::damaged(&path, 0, format!("its name says segment {id}, its header segment {}", header.id)));
+    }
+    Ok(OpenSegment::new(header, path, file, facts.bytes, false))
+}
+
+struct Reader<'a> {
+    store: &'a Store,
+    segment: &'a Arc<OpenSegment>,
+    window: Window<'a>,
+}
+
+/// What stands at a block boundary.
+enum Found {
+    Group(GroupHead, Bytes),
+    Nothing,
+}
+
+impl Reader<'_> {
+    /// Applies all groups; returns the sequence of the last.
+    async fn read_groups(mut self, mut last_sequence: u64) -> Result<u64, Error> {
+        let mut offset = BLOCK_BYTES as u64;
+        loop {
+            match self.group_at(offset).await? {
+                Found::Group(head, group) => {
+                    if head.sequence != last_sequence + 1 {
+                        let what = format!("group {} follows group {last_sequence}: groups are missing", head.sequence);
+                        return Err(Error::damaged(&self.segment.path, offset, what));
+                    }
+                    let end = offset + (group.len() as u64).next_multiple_of(BLOCK_BYTES as u64);
+                    self.apply(&head, &group, offset, end).await?;
+                    (last_sequence, offset) = (head.sequence, end);
+                }
+                Found::Nothing => {
+                    self.refuse_if_groups_follow(offset, last_sequence).await?;
+                    return Ok(last_sequence);
+                }
+            }
+        }
+    }
+
+    async fn group_at(&mut self, offset: u64) -> Result<Found, Error> {
+        let left = self.window.file_bytes.saturating_sub(offset);
+        if left < GROUP_HEADER_BYTES as u64 {
+            return Ok(Found::Nothing);
+        }
+        let block = self.window.get(offset, GROUP_HEADER_BYTES as u64).await?;
+        let Some(head) = GroupHead::peek(&block, &self.segment.header, left) else { return Ok(Found::Nothing) };
+        let group = self.window.get(offset, u64::from(head.bytes)).await?;
+        Ok(if decode_group(&head, &group).is_ok() { Found::Group(head, group) } else { Found::Nothing })
+    }
+
+    /// One group is in flight at a time, so nothing valid can follow a torn one: if it does, acknowledged groups are damaged.
+    async fn refuse_if_groups_follow(&mut self, end: u64, last_sequence: u64) -> Result<(), Error> {
+        let mut offset = end + BLOCK_BYTES as u64;
+        while offset < self.window.file_bytes {
+            if let Found::Group(head, _) = self.group_at(offset).await?
+                && head.sequence > last_sequence
+            {
+                let what = format!(
+                    "group {} is damaged, and group {} at offset {offset} shows that it was once complete; \
+                     restore the file from a copy, or decommission this bookie",
+                    last_sequence + 1,
+                    head.sequence
+                );
+                return Err(Error::damaged(&self.segment.path, end, what));
+            }
+            offset += BLOCK_BYTES as u64;
+        }
+        Ok(())
+    }
+
+    async fn apply(&self, head: &GroupHead, group: &Bytes, offset: u64, end: u64) -> Result<(), Error> {
+        let records = decode_group(head, group).map_err(|damage| Error::damaged(&self.segment.path, offset, damage.0))?;
+        let start = u32::try_from(offset)
+            .map_err(|_| Error::damaged(&self.segment.path, offset, "the segment is longer than a segment can be"))?;
+        let mut slots: Vec<Arc<LedgerSlot>> = Vec::with_capacity(records.len());
+        for (record, _) in &records {
+            let slot = match slots.last() {
+                Some(slot) if slot.id() == record.ledger => slot.clone(),
+                _ => self.store.slot(record.ledger).await?,
+            };
+            slots.push(slot);
+        }
+        let durable: Vec<Durable<'_>> = records
+            .iter()
+            .zip(&slots)
+            .map(|((record, place), slot)| durable(record, slot, Place { offset: start + place.offset, ..*place }))
+            .collect();
+        self.store.publish(self.segment, end, head.sequence, &durable, self.store.clock.wall_ms());
+        Ok(())
+    }
+}
+
+fn durable<'a>(record: &Record<'a>, slot: &'a Arc<LedgerSlot>, place: Place) -> Durable<'a> {
+    let peeked = if record.kind.is_entry() { ledger::peek(record.body).ok() } else { None };
+    Durable {
+        kind: record.kind,
+        slot,
+        entry: record.entry,
+        last_confirmed: peeked.and_then(|peek| peek.last_confirmed),
+        body: record.body,
+        place,
+    }
+}
+
+/// Reads a file front to back in large steps.
+struct Window<'a> {
+    file: &'a dyn DiskFile,
+    path: &'a Path,
+    file_bytes: u64,
+    start: u64,
+    content: Bytes,
+}
+
+impl<'a> Window<'a> {
+    fn new(file: &'a dyn DiskFile, path: &'a Path, file_bytes: u64) -> Self {
+        Self { file, path, file_bytes, start: 0, content: Bytes::new() }
+    }
+
+    /// Bytes that the caller has checked to lie inside the file.
+    async fn get(&mut self, offset: u64, bytes: u64) -> Result<Bytes, Error> {
+        let inside = offset >= self.start && offset + bytes <= self.start + self.content.len() as u64;
+        if !inside {
+            let end = (offset + bytes.max(WINDOW_BYTES)).min(self.file_bytes);
+            let content = read_one(self.file, offset..end).await;
+            self.content = content.map_err(Error::disk("read", self.path))?;
+            self.start = offset;
+        }
+        let from = (offset - self.start) as usize;
+        Ok(self.content.slice(from..from + bytes as usize))
+    }
+}

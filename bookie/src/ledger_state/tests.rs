@@ -1,0 +1,81 @@
+use super::*;
+
+fn key(text: &str) -> MasterKey {
+    MasterKey::derive(text.as_bytes())
+}
+
+const SEGMENT: SegmentId = SegmentId::new(1);
+
+#[test]
+fn the_first_key_is_learnt_and_written_once() {
+    let mut state = LedgerState::default();
+    assert_eq!(state.admit_add(&key("a"), false, 0), Ok(Admission { write_key: true, write_fence: false }));
+    assert_eq!(state.admit_add(&key("a"), false, 0), Ok(Admission { write_key: false, write_fence: false }));
+    assert_eq!(state.admit_add(&key("b"), false, 0), Err(Refusal::Unauthorized));
+    assert_eq!(state.admit_add(&key("b"), true, 0), Err(Refusal::Unauthorized));
+    assert_eq!(state.admit_fence(Some(&key("b"))), Err(Refusal::Unauthorized));
+    assert_eq!(state.admit_fence(None), Err(Refusal::Unauthorized));
+    assert!(!state.fenced, "a refused fence leaves no trace");
+}
+
+#[test]
+fn a_key_that_was_not_written_is_written_with_the_next_request() {
+    let mut state = LedgerState::default();
+    state.admit_add(&key("a"), false, 0).expect("admitted");
+    state.on_failed(true, false);
+    assert_eq!(state.admit_add(&key("a"), false, 0), Ok(Admission { write_key: true, write_fence: false }));
+    state.on_key(SEGMENT, key("a").as_bytes());
+    assert_eq!(state.admit_add(&key("a"), false, 0), Ok(Admission { write_key: false, write_fence: false }));
+}
+
+#[test]
+fn the_key_of_zeros_is_replaced_by_the_first_real_one() {
+    let mut state = LedgerState::default();
+    state.admit_add(&MasterKey::EMPTY, false, 0).expect("admitted");
+    assert!(state.admit_add(&key("a"), false, 0).expect("adopted").write_key);
+    assert_eq!(state.admit_add(&MasterKey::EMPTY, false, 0), Err(Refusal::Unauthorized));
+}
+
+#[test]
+fn a_fence_stops_normal_adds_only_and_for_ever() {
+    let mut state = LedgerState::default();
+    assert_eq!(state.admit_fence(Some(&key("a"))), Ok(Admission { write_key: true, write_fence: true }));
+    assert_eq!(state.admit_add(&key("a"), false, 0), Err(Refusal::Fenced));
+    assert!(state.admit_add(&key("a"), true, 7).is_ok());
+    assert_eq!(state.recovery_ms, 7);
+    assert!(state.admit_fence(Some(&key("a"))).expect("again").write_fence, "not durable yet: written again");
+    state.on_failed(false, true);
+    assert!(state.fenced, "a failed write does not open the ledger");
+    assert!(state.admit_fence(Some(&key("a"))).expect("again").write_fence);
+    state.on_fence(SEGMENT);
+    assert!(!state.admit_fence(Some(&key("a"))).expect("durable").write_fence);
+    let state = LedgerState::restored(Some(&state.row()), None);
+    assert!(state.fenced && state.fence_durability == Durability::Yes);
+}
+
+#[test]
+fn tombstones_answer_as_the_protocol_asks() {
+    let with = |tombstone| LedgerState::restored(None, Some(tombstone));
+    for tombstone in [Tombstone::Deleted, Tombstone::Gone, Tombstone::Revived] {
+        assert_eq!(with(tombstone).admit_add(&key("a"), false, 0), Err(Refusal::Fenced));
+    }
+    assert_eq!(with(Tombstone::Deleted).admit_add(&key("a"), true, 0), Err(Refusal::Fenced));
+    assert_eq!(with(Tombstone::Gone).admit_add(&key("a"), true, 0), Err(Refusal::NeedsRevival));
+    assert!(with(Tombstone::Revived).admit_add(&key("a"), true, 0).is_ok());
+    assert_eq!(with(Tombstone::Deleted).admit_fence(Some(&key("a"))), Err(Refusal::NoLedger));
+    let already = Admission { write_key: false, write_fence: false };
+    assert_eq!(with(Tombstone::Gone).admit_fence(Some(&key("a"))), Ok(already));
+}
+
+#[test]
+fn a_state_with_open_records_is_not_forgotten() {
+    let mut state = LedgerState::default();
+    assert!(state.is_clean(SegmentId::NONE));
+    state.admit_add(&key("a"), false, 0).expect("admitted");
+    state.pending = 2;
+    assert!(!state.is_clean(SEGMENT));
+    state.on_key(SEGMENT, key("a").as_bytes());
+    state.on_entry(SEGMENT, EntryId::ZERO, None);
+    assert!(!state.is_clean(SegmentId::NONE) && state.is_clean(SEGMENT));
+    assert_eq!((state.max_entry, state.last_confirmed), (Some(EntryId::ZERO), None));
+}

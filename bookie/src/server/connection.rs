@@ -1,0 +1,254 @@
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use common::budget::BytePermit;
+use common::net::BoxStream;
+use ledger::LedgerId;
+use proto::{FrameDecoder, Incoming, Protocol, Reply, ReplyTo, Request, Status, decode_request};
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+
+use super::Server;
+use super::outbox::Outbox;
+use super::reads::{ReadJob, Reads};
+use crate::format::RECORD_HEADER_BYTES;
+use crate::journal::Completion;
+use crate::store::{Add, LedgerSlot};
+use crate::wakeups::Wakeups;
+
+/// How much one read from the socket may bring.
+const READ_BYTES: usize = 128 << 10;
+/// Reads of one burst that go to the disk together.
+const BATCH_READS: usize = 256;
+
+/// Serves one connection until its peer leaves, breaks the protocol or takes no answers, or the server stops.
+pub(super) async fn serve(server: Arc<Server>, stream: BoxStream, peer: String) {
+    let (mut input, mut output) = tokio::io::split(stream);
+    let outbox = Arc::new(Outbox::new());
+    let patience = server.store.config.write_timeout.duration();
+    let mut connection = Connection::new(server, outbox.clone());
+    let read = async {
+        let end = connection.read_requests(&mut input).await;
+        // Requests already taken in are answered before the connection ends.
+        let answered = tokio::time::timeout(patience, outbox.wait_until_answered()).await;
+        outbox.close();
+        (end, answered)
+    };
+    let (written, (end, _)) = tokio::join!(outbox.write_to(&mut output, patience), read);
+    match (end, written) {
+        (Some(cause), _) => tracing::warn!(peer, cause, "connection closed: the peer broke the protocol"),
+        (None, Err(error)) => tracing::debug!(peer, %error, "connection lost"),
+        (None, Ok(())) => tracing::debug!(peer, "connection closed"),
+    }
+}
+
+struct Connection {
+    server: Arc<Server>,
+    outbox: Arc<Outbox>,
+    reads: Arc<Reads>,
+    protocol: Protocol,
+    decoder: FrameDecoder,
+    /// The ledger of the last add: most adds of a burst are for the same few.
+    last: Option<Arc<LedgerSlot>>,
+    batch: Vec<ReadJob>,
+}
+
+/// A decoded frame of a burst.
+enum Item {
+    Request(ReplyTo, Request),
+    Frame(Bytes),
+}
+
+impl Connection {
+    fn new(server: Arc<Server>, outbox: Arc<Outbox>) -> Self {
+        let decoder = FrameDecoder::new(server.store.config.frame_bytes_max.as_usize());
+        let reads = Arc::new(Reads::new(server.clone(), outbox.clone()));
+        Self { server, outbox, reads, protocol: Protocol::default(), decoder, last: None, batch: Vec::new() }
+    }
+
+    /// Reads and hands out requests. Returns why the peer must go, when it is its fault.
+    async fn read_requests(&mut self, input: &mut (impl AsyncRead + Unpin)) -> Option<String> {
+        let mut buffer = BytesMut::new();
+        let mut burst = Vec::new();
+        let stopping = self.server.tasks.token().clone();
+        loop {
+            if !self.outbox.wait_for_room().await {
+                return None;
+            }
+            buffer.reserve(READ_BYTES);
+            let outbox = self.outbox.clone();
+            tokio::select! {
+                biased;
+                () = stopping.cancelled() => return None,
+                read = input.read_buf(&mut buffer) => match read {
+                    Ok(0) | Err(_) => return None,
+                    Ok(_) => {}
+                },
+                () = outbox.lost() => return None,
+            }
+            let end = self.decode(&mut buffer, &mut burst);
+            self.handle(&mut burst).await;
+            if end.is_some() {
+                return end;
+            }
+        }
+    }
+
+    fn decode(&mut self, buffer: &mut BytesMut, burst: &mut Vec<Item>) -> Option<String> {
+        loop {
+            let payload = match self.decoder.decode(buffer) {
+                Ok(Some(payload)) => payload,
+                Ok(None) => return None,
+                Err(error) => return Some(error.to_string()),
+            };
+            match decode_request(&mut self.protocol, payload) {
+                Incoming::Request(to, request) => burst.push(Item::Request(to, request)),
+                Incoming::Reply(frame) => burst.push(Item::Frame(frame)),
+                Incoming::Close(reason) => return Some(reason.to_string()),
+            }
+        }
+    }
+
+    async fn handle(&mut self, burst: &mut Vec<Item>) {
+        let permit = self.admit(burst).await;
+        let mut wakeups = Wakeups::default();
+        for item in burst.drain(..) {
+            if !self.outbox.has_room() {
+                // The room comes from the writer, which must know of what was put down so far.
+                wakeups.flush();
+                if !self.outbox.wait_for_room().await {
+                    return;
+                }
+            }
+            match item {
+                Item::Frame(frame) => {
+                    self.outbox.put_frame(&frame);
+                    wakeups.add(&self.outbox);
+                }
+                Item::Request(to, Request::Add { ledger, entry, master_key, body, recovery, .. }) => {
+                    let last_confirmed = match ledger::peek(&body) {
+                        Ok(peek) => Ok(peek.last_confirmed),
+                        Err(_) => Err(Status::BadRequest),
+                    };
+                    let permit = permit.as_ref().map_err(|status| *status);
+                    match last_confirmed.and_then(|confirmed| permit.map(|permit| (confirmed, permit.clone()))) {
+                        Ok((last_confirmed, permit)) => {
+                            let add = Add { entry, last_confirmed, master_key, body, recovery, permit };
+                            self.add(to, ledger, add).await;
+                        }
+                        Err(status) => {
+                            let in_order = self.outbox.open_add();
+                            self.server.store.refuse(status, self.answer(to), in_order);
+                        }
+                    }
+                }
+                Item::Request(to, request) => self.read(ReadJob::new(to, &request), &mut wakeups).await,
+            }
+            if self.batch.len() >= BATCH_READS {
+                self.start_batch(&mut wakeups).await;
+            }
+        }
+        self.start_batch(&mut wakeups).await;
+    }
+
+    /// Takes the bytes of the burst's adds from the budget, all at once.
+    async fn admit(&self, burst: &[Item]) -> Result<Option<Arc<BytePermit>>, Status> {
+        let bytes: usize = burst
+            .iter()
+            .map(|item| match item {
+                Item::Request(_, Request::Add { body, .. }) => RECORD_HEADER_BYTES + body.len(),
+                _ => 0,
+            })
+            .sum();
+        if bytes == 0 {
+            return Ok(None);
+        }
+        let (adds, bytes) = (&self.server.adds, bytes as u64);
+        let permit = match adds.try_acquire(bytes) {
+            Some(permit) => permit,
+            None => {
+                let patience = self.server.store.config.add_wait.duration();
+                tokio::time::timeout(patience, adds.acquire(bytes)).await.map_err(|_| Status::TooManyRequests)?
+            }
+        };
+        Ok(Some(Arc::new(permit)))
+    }
+
+    async fn slot(&mut self, ledger: LedgerId) -> Result<Arc<LedgerSlot>, Status> {
+        if let Some(slot) = self.last.as_ref().filter(|slot| slot.id() == ledger) {
+            return Ok(slot.clone());
+        }
+        let slot = self.server.store.slot(ledger).await.map_err(|error| {
+            tracing::error!(%ledger, error = &error as &dyn std::error::Error, "load ledger");
+            Status::Io
+        })?;
+        self.last = Some(slot.clone());
+        Ok(slot)
+    }
+
+    /// What answers an add, whenever and however it ends.
+    fn answer(&self, to: ReplyTo) -> Completion {
+        let outbox = self.outbox.clone();
+        Box::new(move |result, wakeups| {
+            match result {
+                Ok(()) => outbox.put(&to, &Reply::Added, None),
+                Err(status) => outbox.put_failure(&to, status),
+            }
+            outbox.close_add();
+            wakeups.add(&outbox);
+        })
+    }
+
+    async fn add(&mut self, to: ReplyTo, ledger: LedgerId, add: Add) {
+        let in_order = self.outbox.open_add();
+        let done = self.answer(to);
+        let slot = match self.slot(ledger).await {
+            Ok(slot) => slot,
+            Err(status) => return self.server.store.refuse(status, done, in_order),
+        };
+        let store = &self.server.store;
+        let Err((add, done)) = store.add(&slot, add, done, in_order) else { return };
+        match store.revive(&slot).await {
+            Ok(()) => {
+                if let Err((_, done)) = store.add(&slot, add, done, in_order) {
+                    store.refuse(Status::Io, done, in_order);
+                }
+            }
+            Err(status) => store.refuse(status, done, in_order),
+        }
+    }
+
+    async fn read(&mut self, job: ReadJob, wakeups: &mut Wakeups) {
+        let Some(job) = self.reads.take_turn(job) else { return };
+        let slot = match self.slot(job.ledger()).await {
+            Ok(slot) => slot,
+            Err(status) => return self.reads.finish_now(job, Err(status), None, wakeups),
+        };
+        if job.needs_fence(&slot) {
+            let reads = self.reads.clone();
+            self.server.tasks.spawn("fence", async move { reads.serve(job, slot).await });
+            return;
+        }
+        match self.server.store.read_memory(&slot, job.target()) {
+            Some(Ok(found)) => match self.server.reads.try_acquire(found.body.len() as u64) {
+                Some(permit) => self.reads.finish_now(job, Ok(found), Some(permit), wakeups),
+                None => self.batch.push(job.with_slot(slot)),
+            },
+            Some(Err(status)) => self.reads.finish_now(job.with_slot(slot), Err(status), None, wakeups),
+            None => self.batch.push(job.with_slot(slot)),
+        }
+    }
+
+    async fn start_batch(&mut self, wakeups: &mut Wakeups) {
+        if self.batch.is_empty() {
+            return;
+        }
+        wakeups.flush();
+        let batch = std::mem::take(&mut self.batch);
+        let Some(turn) = self.reads.batch_turn().await else { return };
+        let reads = self.reads.clone();
+        self.server.tasks.spawn("reads", async move {
+            reads.serve_batch(batch).await;
+            drop(turn);
+        });
+    }
+}

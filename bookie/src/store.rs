@@ -1,0 +1,192 @@
+//! Everything the bookie holds: the ledgers, the segments, and the rules between them.
+//!
+//! # Overview
+//! [`Store`] is shared by connections, journal, sealer and collector. Adds and fences are decided under the lock of their ledger
+//! and queued for the journal before it is released (`write.rs`); the journal makes them durable, then visible, then answers
+//! (`publish`). Reads look at the segments newest first (`read.rs`).
+//!
+//! # Consistency
+//! An entry is visible once it is durable. A segment is always found in one of two places: `unsealed`, or the sealed table and
+//! the index. Readers take the unsealed list first; sealing fills the second place before it empties the first.
+
+mod condition;
+mod open;
+mod read;
+mod recent;
+mod sealed;
+mod table;
+mod tombstones;
+mod write;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use common::clock::Clock;
+use ledger::{EntryId, LedgerId};
+
+pub use condition::BookieState;
+pub(crate) use condition::Condition;
+pub(crate) use open::OpenSegment;
+pub(crate) use read::{Fetched, Located, Spot};
+pub(crate) use sealed::SealedSegments;
+pub(crate) use table::{LedgerSlot, LedgerTable};
+pub(crate) use tombstones::Tombstones;
+pub(crate) use write::Add;
+
+use crate::config::BookieConfig;
+use crate::disk::{AlignedBuffer, Disk};
+use crate::error::Error;
+use crate::format::{Place, RecordKind, SegmentId};
+use crate::index::{Index, rows};
+use crate::journal::JournalQueue;
+use crate::ledger_state::LedgerState;
+use recent::RecentGroups;
+
+/// See the module.
+pub(crate) struct Store {
+    pub(crate) config: BookieConfig,
+    pub(crate) journal_dir: PathBuf,
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) index: Arc<dyn Index>,
+    pub(crate) clock: Clock,
+    pub(crate) condition: Condition,
+    pub(crate) queue: JournalQueue,
+    pub(crate) table: LedgerTable,
+    pub(crate) tombstones: Tombstones,
+    pub(crate) sealed: SealedSegments,
+    /// Oldest first.
+    unsealed: RwLock<Vec<Arc<OpenSegment>>>,
+    recent: RecentGroups,
+    sealed_through: AtomicU64,
+    /// Bytes reserved by unsealed segments and the spare one, and occupied by sealed ones.
+    pub(crate) allocated_bytes: AtomicU64,
+    pub(crate) spare_segments: AtomicU64,
+    /// Ledgers the index knows.
+    pub(crate) indexed_ledgers: AtomicU64,
+}
+
+/// A durable record on its way to being visible.
+pub(crate) struct Durable<'a> {
+    pub(crate) kind: RecordKind,
+    pub(crate) slot: &'a Arc<LedgerSlot>,
+    pub(crate) entry: EntryId,
+    pub(crate) last_confirmed: Option<EntryId>,
+    pub(crate) body: &'a [u8],
+    /// Relative to the segment.
+    pub(crate) place: Place,
+}
+
+impl Store {
+    pub(crate) fn new(
+        config: BookieConfig,
+        journal_dir: PathBuf,
+        disk: Arc<dyn Disk>,
+        index: Arc<dyn Index>,
+        clock: Clock,
+        tombstones: Tombstones,
+    ) -> Self {
+        Self {
+            condition: Condition::new(),
+            queue: JournalQueue::new(),
+            table: LedgerTable::new(),
+            tombstones,
+            sealed: SealedSegments::new(disk.clone(), &journal_dir, config.index_cache_bytes.bytes()),
+            unsealed: RwLock::default(),
+            recent: RecentGroups::new(config.write_buffer_bytes.bytes()),
+            sealed_through: AtomicU64::new(0),
+            allocated_bytes: AtomicU64::new(0),
+            spare_segments: AtomicU64::new(0),
+            indexed_ledgers: AtomicU64::new(0),
+            config,
+            journal_dir,
+            disk,
+            index,
+            clock,
+        }
+    }
+
+    /// The newest segment that is sealed and indexed, with all before it.
+    pub(crate) fn sealed_through(&self) -> SegmentId {
+        SegmentId::new(self.sealed_through.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn set_sealed_through(&self, segment: SegmentId) {
+        self.sealed_through.store(segment.get(), Ordering::Release);
+    }
+
+    /// The segments that are not sealed, oldest first.
+    pub(crate) fn unsealed(&self) -> Vec<Arc<OpenSegment>> {
+        self.unsealed.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn add_unsealed(&self, segment: Arc<OpenSegment>) {
+        self.unsealed.write().unwrap_or_else(PoisonError::into_inner).push(segment);
+    }
+
+    pub(crate) fn remove_unsealed(&self, id: SegmentId) {
+        self.unsealed.write().unwrap_or_else(PoisonError::into_inner).retain(|segment| segment.id() != id);
+    }
+
+    /// The ledger, when it is in memory: the fast way for adds.
+    pub(crate) fn cached(&self, ledger: LedgerId) -> Option<Arc<LedgerSlot>> {
+        self.table.get(ledger)
+    }
+
+    /// The ledger; one the bookie does not know is made, in memory only, until something is stored of it.
+    pub(crate) async fn slot(&self, ledger: LedgerId) -> Result<Arc<LedgerSlot>, Error> {
+        match self.table.get(ledger) {
+            Some(slot) => Ok(slot),
+            None => {
+                let load = async || {
+                    let row = rows::ledger_state(&*self.index, ledger).await?;
+                    Ok(LedgerState::restored(row.as_ref(), self.tombstones.of(ledger)))
+                };
+                self.table.get_or_load(ledger, || self.sealed_through(), load).await
+            }
+        }
+    }
+
+    /// Makes a durable group visible. `records` are those of the group, the ones of a ledger side by side; `end` is where the
+    /// next group goes.
+    pub(crate) fn publish(
+        &self,
+        segment: &OpenSegment,
+        end: u64,
+        sequence: u64,
+        records: &[Durable<'_>],
+        now_ms: u64,
+    ) {
+        let mut index = segment.index_mut();
+        for run in records.chunk_by(|a, b| Arc::ptr_eq(a.slot, b.slot)) {
+            let slot = run[0].slot;
+            let recovery = run.iter().any(|record| record.kind == RecordKind::RecoveryEntry);
+            let rows = run.iter().filter(|record| record.kind.is_entry()).map(|record| (record.entry, record.place));
+            index.insert(slot, rows, if recovery { now_ms } else { 0 });
+        }
+        index.end = end;
+        index.last_sequence = sequence;
+        drop(index);
+        for run in records.chunk_by(|a, b| Arc::ptr_eq(a.slot, b.slot)) {
+            let mut state = run[0].slot.lock();
+            if run.iter().any(|record| record.kind == RecordKind::RecoveryEntry) {
+                state.recovery_ms = state.recovery_ms.max(now_ms).max(1);
+            }
+            for record in run {
+                match record.kind {
+                    RecordKind::Entry | RecordKind::RecoveryEntry => {
+                        state.on_entry(segment.id(), record.entry, record.last_confirmed);
+                    }
+                    RecordKind::Fence => state.on_fence(segment.id()),
+                    RecordKind::MasterKey => state.on_key(segment.id(), record.body),
+                    RecordKind::ExplicitLac | RecordKind::Tombstone => state.on_other(segment.id()),
+                }
+            }
+        }
+    }
+
+    /// Keeps a durable group in memory for readers of the tail.
+    pub(crate) fn keep_recent(&self, segment: SegmentId, start: u32, buffer: AlignedBuffer, bytes: usize) {
+        self.recent.push(segment, start, buffer, bytes);
+    }
+}

@@ -1,0 +1,226 @@
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ledger::{EntryId, LedgerId};
+use proto::{ReadTarget, Status};
+
+use super::{LedgerSlot, Store};
+use crate::disk::DiskFile;
+use crate::error::Error;
+use crate::format::{Place, SegmentId, decode_record};
+use crate::index::rows;
+use crate::index::rows::LedgerSegment;
+use crate::ledger_state::Tombstone;
+
+/// Records closer together than this are read in one go.
+const READ_GAP_BYTES: u64 = 8 << 10;
+/// Longest read that several records are joined into.
+const READ_JOINED_BYTES_MAX: u64 = 512 << 10;
+
+/// An entry as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Fetched {
+    pub(crate) entry: EntryId,
+    pub(crate) body: Bytes,
+    /// Highest last-add-confirmed the bookie knows of the ledger.
+    pub(crate) last_confirmed: Option<EntryId>,
+}
+
+/// Where an entry lies on the disk.
+pub(crate) struct Spot {
+    ledger: LedgerId,
+    entry: EntryId,
+    last_confirmed: Option<EntryId>,
+    segment: SegmentId,
+    place: Place,
+    file: Arc<dyn DiskFile>,
+    path: PathBuf,
+}
+
+impl Spot {
+    /// Bytes the entry's record has.
+    pub(crate) fn bytes(&self) -> u64 {
+        u64::from(self.place.bytes)
+    }
+}
+
+/// The first half of a read.
+pub(crate) enum Located {
+    /// It was in memory.
+    Here(Fetched),
+    /// It must be read from the disk.
+    There(Spot),
+}
+
+impl Store {
+    /// What can be said of a read without waiting; `None` when the index or the disk must be asked.
+    pub(crate) fn read_memory(&self, slot: &LedgerSlot, target: ReadTarget) -> Option<Result<Fetched, Status>> {
+        let (entry, last_confirmed) = match self.resolve(slot, target) {
+            Ok(found) => found,
+            Err(status) => return Some(Err(status)),
+        };
+        let newest = self.unsealed().into_iter().next_back()?;
+        let place = newest.find(slot.id(), entry)?;
+        let bytes = self.recent.get(newest.id(), place)?;
+        Some(check(&bytes, slot.id(), entry, last_confirmed).map_err(|what| {
+            tracing::error!(ledger = %slot.id(), %entry, what, "the write buffer holds other bytes than were written");
+            Status::Io
+        }))
+    }
+
+    /// The entry that is meant, and the last-add-confirmed to tell.
+    fn resolve(&self, slot: &LedgerSlot, target: ReadTarget) -> Result<(EntryId, Option<EntryId>), Status> {
+        let state = slot.lock();
+        if state.tombstone == Some(Tombstone::Deleted) || !state.exists {
+            return Err(Status::NoLedger);
+        }
+        let entry = match (target, state.max_entry) {
+            (ReadTarget::Entry(entry), _) => entry,
+            // What was dropped may have been higher.
+            (ReadTarget::Last, _) if state.tombstone.is_some() => return Err(Status::UnknownLedgerState),
+            (ReadTarget::Last, Some(entry)) => entry,
+            (ReadTarget::Last, None) => return Err(Status::NoEntry),
+        };
+        Ok((entry, state.last_confirmed))
+    }
+
+    /// Finds an entry, newest segment first. What cannot be told for sure is an error, never "no entry".
+    pub(crate) async fn locate(&self, slot: &LedgerSlot, target: ReadTarget) -> Result<Located, Status> {
+        let (entry, last_confirmed) = self.resolve(slot, target)?;
+        match self.search(slot, entry, last_confirmed).await {
+            Ok(Some(located)) => Ok(located),
+            // The look at the tombstone comes after the search: a segment that was dropped meanwhile left one.
+            Ok(None) => match (slot.lock().tombstone, target) {
+                (Some(Tombstone::Deleted), _) => Err(Status::NoLedger),
+                (Some(_), _) => Err(Status::UnknownLedgerState),
+                (None, ReadTarget::Entry(_)) => Err(Status::NoEntry),
+                (None, ReadTarget::Last) => {
+                    tracing::error!(ledger = %slot.id(), %entry, "the highest entry of the ledger is in no segment");
+                    Err(Status::Io)
+                }
+            },
+            Err(error) => {
+                tracing::error!(ledger = %slot.id(), %entry, error = &error as &dyn std::error::Error, "find entry");
+                Err(Status::Io)
+            }
+        }
+    }
+
+    async fn search(
+        &self,
+        slot: &LedgerSlot,
+        entry: EntryId,
+        last_confirmed: Option<EntryId>,
+    ) -> Result<Option<Located>, Error> {
+        let ledger = slot.id();
+        let spot = |segment, place, file: &Arc<dyn DiskFile>, path: &PathBuf| Spot {
+            ledger,
+            entry,
+            last_confirmed,
+            segment,
+            place,
+            file: file.clone(),
+            path: path.clone(),
+        };
+        for segment in self.unsealed().iter().rev() {
+            let Some(place) = segment.find(ledger, entry) else { continue };
+            if let Some(bytes) = self.recent.get(segment.id(), place) {
+                let fetched = check(&bytes, ledger, entry, last_confirmed);
+                return fetched.map(|found| Some(Located::Here(found))).map_err(|what| {
+                    Error::damaged(&segment.path, u64::from(place.offset), format!("in the write buffer: {what}"))
+                });
+            }
+            return Ok(Some(Located::There(spot(segment.id(), place, &segment.file, &segment.path))));
+        }
+        for row in self.ledger_segments(slot).await?.iter().rev() {
+            if !row.entries.is_some_and(|(first, last)| first <= entry && entry <= last) {
+                continue;
+            }
+            // Not there any more: dropped while we looked, or not sealed yet and searched above.
+            let Some(file) = self.sealed.open(row.segment).await? else { continue };
+            if let Some(place) = self.sealed.find(&file, ledger, entry).await? {
+                return Ok(Some(Located::There(spot(file.id, place, &file.file, &file.path))));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The sealed segments with entries of a ledger, oldest first; from memory after the first time.
+    async fn ledger_segments(&self, slot: &LedgerSlot) -> Result<Arc<[LedgerSegment]>, Error> {
+        let epoch = {
+            let state = slot.lock();
+            if let Some(segments) = &state.segments {
+                return Ok(segments.clone());
+            }
+            state.segments_epoch
+        };
+        let segments: Arc<[LedgerSegment]> = rows::ledger_segments(&*self.index, slot.id()).await?.into();
+        let mut state = slot.lock();
+        if state.segments_epoch == epoch {
+            state.segments = Some(segments.clone());
+        }
+        Ok(segments)
+    }
+
+    /// Reads entries from the disk: one hop for each segment, neighbours together. Answers are in the order of `spots`.
+    pub(crate) async fn fetch(&self, spots: &[Spot]) -> Vec<Result<Fetched, Status>> {
+        let mut answers: Vec<Result<Fetched, Status>> = spots.iter().map(|_| Err(Status::Io)).collect();
+        let mut order: Vec<usize> = (0..spots.len()).collect();
+        order.sort_by_key(|at| (spots[*at].segment, spots[*at].place.offset));
+        for run in order.chunk_by(|a, b| spots[*a].segment == spots[*b].segment) {
+            let joined = join_neighbours(run.iter().map(|at| spots[*at].place));
+            let file = &spots[run[0]].file;
+            let contents = file.read(joined.iter().map(|(range, _)| range.clone()).collect()).await;
+            let mut rest = run.iter();
+            for ((range, count), content) in joined.into_iter().zip(contents) {
+                for at in rest.by_ref().take(count) {
+                    answers[*at] = finish(&spots[*at], range.start, &content);
+                }
+            }
+        }
+        answers
+    }
+}
+
+/// Joins sorted places into ranges to read; each with how many places it serves.
+fn join_neighbours(places: impl Iterator<Item = Place>) -> Vec<(std::ops::Range<u64>, usize)> {
+    let mut joined: Vec<(std::ops::Range<u64>, usize)> = Vec::new();
+    for place in places {
+        let (start, end) = (u64::from(place.offset), u64::from(place.offset) + u64::from(place.bytes));
+        match joined.last_mut() {
+            Some((range, count)) if start <= range.end + READ_GAP_BYTES && end - range.start <= READ_JOINED_BYTES_MAX => {
+                range.end = range.end.max(end);
+                *count += 1;
+            }
+            _ => joined.push((start..end, 1)),
+        }
+    }
+    joined
+}
+
+fn finish(spot: &Spot, range_start: u64, content: &std::io::Result<Bytes>) -> Result<Fetched, Status> {
+    let damaged = |what: &str| {
+        tracing::error!(
+            ledger = %spot.ledger, entry = %spot.entry, file = %spot.path.display(), offset = spot.place.offset,
+            "read entry: {what}"
+        );
+        Status::Io
+    };
+    let content = content.as_ref().map_err(|error| damaged(&error.to_string()))?;
+    let start = (u64::from(spot.place.offset) - range_start) as usize;
+    let end = start + spot.place.bytes as usize;
+    if end > content.len() {
+        return Err(damaged("the disk gave too few bytes"));
+    }
+    check(&content.slice(start..end), spot.ledger, spot.entry, spot.last_confirmed).map_err(|what| damaged(&what))
+}
+
+/// Checks that the bytes are the record that was looked for.
+fn check(bytes: &Bytes, ledger: LedgerId, entry: EntryId, last_confirmed: Option<EntryId>) -> Result<Fetched, String> {
+    let record = decode_record(bytes).map_err(|damage| damage.0)?;
+    if !record.kind.is_entry() || record.ledger != ledger || record.entry != entry {
+        return Err(format!("the record is about entry {} of ledger {}", record.entry, record.ledger));
+    }
+    Ok(Fetched { entry, body: bytes.slice_ref(record.body), last_confirmed })
+}

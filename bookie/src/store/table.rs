@@ -1,0 +1,105 @@
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ledger::LedgerId;
+
+use crate::format::SegmentId;
+use crate::ledger_state::LedgerState;
+
+const SHARDS: usize = 64;
+/// Ledgers kept in memory although nothing of them is on its way to the disk, in all shards together.
+const IDLE_LEDGERS_MAX: usize = 64 * 1024;
+
+/// A ledger in memory. Its lock is held for decisions, never over I/O.
+#[derive(Debug)]
+pub(crate) struct LedgerSlot {
+    id: LedgerId,
+    state: Mutex<LedgerState>,
+}
+
+impl LedgerSlot {
+    pub(crate) fn id(&self) -> LedgerId {
+        self.id
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, LedgerState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The ledgers in memory: those with records in unsealed segments, those in use, and a bounded number of others.
+#[derive(Debug)]
+pub(crate) struct LedgerTable {
+    shards: Vec<Shard>,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    slots: Mutex<HashMap<LedgerId, Arc<LedgerSlot>>>,
+    /// One load at a time, so that no load can bring back a state that was changed, stored and forgotten meanwhile.
+    loading: tokio::sync::Mutex<()>,
+}
+
+impl Shard {
+    fn lock(&self) -> MutexGuard<'_, HashMap<LedgerId, Arc<LedgerSlot>>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl LedgerTable {
+    pub(crate) fn new() -> Self {
+        Self { shards: (0..SHARDS).map(|_| Shard::default()).collect() }
+    }
+
+    fn shard(&self, ledger: LedgerId) -> &Shard {
+        &self.shards[(ledger.get() % SHARDS as u64) as usize]
+    }
+
+    /// The ledger, when it is in memory.
+    pub(crate) fn get(&self, ledger: LedgerId) -> Option<Arc<LedgerSlot>> {
+        self.shard(ledger).lock().get(&ledger).cloned()
+    }
+
+    /// The ledger, loaded when it is not in memory. `load` runs for one ledger of a shard at a time.
+    pub(crate) async fn get_or_load<E>(
+        &self,
+        ledger: LedgerId,
+        sealed_through: impl Fn() -> SegmentId,
+        load: impl AsyncFnOnce() -> Result<LedgerState, E>,
+    ) -> Result<Arc<LedgerSlot>, E> {
+        let shard = self.shard(ledger);
+        let _one_at_a_time = shard.loading.lock().await;
+        if let Some(slot) = self.get(ledger) {
+            return Ok(slot);
+        }
+        let state = load().await?;
+        let slot = Arc::new(LedgerSlot { id: ledger, state: Mutex::new(state) });
+        let mut slots = shard.lock();
+        if slots.len() >= IDLE_LEDGERS_MAX / SHARDS {
+            forget_idle(&mut slots, sealed_through());
+        }
+        slots.insert(ledger, slot.clone());
+        Ok(slot)
+    }
+
+    /// Forgets ledgers whose state can be read again, where there are too many.
+    pub(crate) fn trim(&self, sealed_through: SegmentId) {
+        for shard in &self.shards {
+            let mut slots = shard.lock();
+            if slots.len() >= IDLE_LEDGERS_MAX / SHARDS {
+                forget_idle(&mut slots, sealed_through);
+            }
+        }
+    }
+
+    /// Ledgers in memory that the index does not know yet.
+    pub(crate) fn count(&self, mut wanted: impl FnMut(&LedgerState) -> bool) -> u64 {
+        let in_shard = |shard: &Shard| shard.lock().values().filter(|slot| wanted(&slot.lock())).count() as u64;
+        self.shards.iter().map(in_shard).sum()
+    }
+}
+
+fn forget_idle(slots: &mut HashMap<LedgerId, Arc<LedgerSlot>>, sealed_through: SegmentId) {
+    // Nobody can take a new handle while the shard is locked, so a count of one means that only the table holds it.
+    slots.retain(|_, slot| Arc::strong_count(slot) > 1 || !slot.lock().is_clean(sealed_through));
+}

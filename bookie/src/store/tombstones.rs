@@ -1,0 +1,78 @@
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ledger::LedgerId;
+
+use crate::error::Error;
+use crate::index::rows::{self, LedgerSet, TombstoneKind};
+use crate::index::{Index, Write};
+use crate::ledger_state::Tombstone;
+
+/// Which ledgers were dropped, for ever. The same sets stand in the index.
+pub(crate) struct Tombstones {
+    sets: Mutex<Sets>,
+}
+
+#[derive(Default)]
+struct Sets {
+    deleted: LedgerSet,
+    gone: LedgerSet,
+    revived: LedgerSet,
+}
+
+impl Sets {
+    fn of(&self, ledger: LedgerId) -> Option<Tombstone> {
+        if self.deleted.contains(ledger) {
+            Some(Tombstone::Deleted)
+        } else if self.revived.contains(ledger) {
+            Some(Tombstone::Revived)
+        } else if self.gone.contains(ledger) {
+            Some(Tombstone::Gone)
+        } else {
+            None
+        }
+    }
+}
+
+impl Tombstones {
+    pub(crate) async fn load(index: &dyn Index) -> Result<Self, Error> {
+        let sets = Sets {
+            deleted: rows::tombstones(index, TombstoneKind::Deleted).await?,
+            gone: rows::tombstones(index, TombstoneKind::Gone).await?,
+            revived: rows::tombstones(index, TombstoneKind::Revived).await?,
+        };
+        Ok(Self { sets: Mutex::new(sets) })
+    }
+
+    pub(crate) fn of(&self, ledger: LedgerId) -> Option<Tombstone> {
+        self.lock().of(ledger)
+    }
+
+    /// How many ledgers have one.
+    pub(crate) fn count(&self) -> u64 {
+        let sets = self.lock();
+        sets.deleted.len() + sets.gone.len() + sets.revived.len()
+    }
+
+    /// Sets the tombstone of a ledger in memory and gives the changes that make it durable.
+    pub(crate) fn set(&self, ledger: LedgerId, tombstone: Tombstone) -> Vec<Write> {
+        let mut sets = self.lock();
+        sets.deleted.remove(ledger);
+        sets.gone.remove(ledger);
+        sets.revived.remove(ledger);
+        match tombstone {
+            Tombstone::Deleted => sets.deleted.insert(ledger),
+            Tombstone::Gone => sets.gone.insert(ledger),
+            Tombstone::Revived => sets.revived.insert(ledger),
+        }
+        let chunk = |kind| match kind {
+            TombstoneKind::Deleted => sets.deleted.put_chunk(kind, ledger),
+            TombstoneKind::Gone => sets.gone.put_chunk(kind, ledger),
+            TombstoneKind::Revived => sets.revived.put_chunk(kind, ledger),
+        };
+        TombstoneKind::ALL.into_iter().map(chunk).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Sets> {
+        self.sets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,141 @@
+use std::sync::Arc;
+
+use bytes::Bytes;
+use common::budget::BytePermit;
+use ledger::{EntryId, MasterKey};
+use proto::Status;
+use tokio::sync::oneshot;
+
+use super::{LedgerSlot, Store};
+use crate::format::RecordKind;
+use crate::journal::{Completion, Pending, Work};
+use crate::ledger_state::{Admission, LedgerState, Refusal, Tombstone};
+use crate::wakeups::Wakeups;
+
+/// An entry to store.
+pub(crate) struct Add {
+    pub(crate) entry: EntryId,
+    pub(crate) last_confirmed: Option<EntryId>,
+    pub(crate) master_key: MasterKey,
+    pub(crate) body: Bytes,
+    pub(crate) recovery: bool,
+    /// Covers the body until the commit; shared by the adds that were received together.
+    pub(crate) permit: Option<Arc<BytePermit>>,
+}
+
+impl Refusal {
+    /// The word for the caller.
+    pub(crate) fn status(self) -> Status {
+        match self {
+            Self::Unauthorized => Status::Unauthorized,
+            Self::Fenced => Status::Fenced,
+            Self::NoLedger => Status::NoLedger,
+            // Only said when the revival itself failed.
+            Self::NeedsRevival => Status::Io,
+        }
+    }
+}
+
+impl Store {
+    /// Decides on an add and queues it. Every call ends in exactly one call of `done`: at once when the add is refused and
+    /// `in_order` is not set, else by the journal, after everything that was queued before.
+    ///
+    /// An add that must first revive a gone ledger comes back; see [`Store::revive`].
+    pub(crate) fn add(&self, slot: &Arc<LedgerSlot>, add: Add, done: Completion, in_order: bool) -> Result<(), (Add, Completion)> {
+        if !self.condition.is_writable() {
+            // After a failed write nothing is known about the disk; without space the refusal is certain.
+            let status = if self.condition.failure().is_some() { Status::Io } else { Status::ReadOnly };
+            self.refuse(status, done, in_order);
+            return Ok(());
+        }
+        let mut state = slot.lock();
+        match state.admit_add(&add.master_key, add.recovery, self.clock.wall_ms()) {
+            Ok(admission) => {
+                let kind = if add.recovery { RecordKind::RecoveryEntry } else { RecordKind::Entry };
+                let work = Work::Record { kind, entry: add.entry, body: add.body, last_confirmed: add.last_confirmed };
+                let record = Pending { work, slot: Some(slot.clone()), done: Some(done), permit: add.permit };
+                self.queue_records(slot, &mut state, admission, Some(record));
+                Ok(())
+            }
+            Err(Refusal::NeedsRevival) => Err((add, done)),
+            Err(refusal) => {
+                drop(state);
+                self.refuse(refusal.status(), done, in_order);
+                Ok(())
+            }
+        }
+    }
+
+    /// Answers a request with a refusal, now or after what is queued.
+    pub(crate) fn refuse(&self, status: Status, done: Completion, in_order: bool) {
+        if in_order {
+            self.queue.push(std::iter::once(Pending { work: Work::Marker(status), slot: None, done: Some(done), permit: None }));
+        } else {
+            done(Err(status), &mut Wakeups::default());
+        }
+    }
+
+    /// Fences a ledger. Returns once the fence is durable, by when every add admitted earlier is durable and visible too, or
+    /// refused. Not cancel-safe: the fence may happen.
+    pub(crate) async fn fence(&self, slot: &Arc<LedgerSlot>, key: Option<&MasterKey>) -> Result<(), Status> {
+        let receiver = {
+            let mut state = slot.lock();
+            let admission = state.admit_fence(key).map_err(Refusal::status)?;
+            if !admission.write_fence {
+                return Ok(());
+            }
+            let (sender, receiver) = oneshot::channel();
+            // A receiver that is gone has nobody left to tell.
+            let done: Completion = Box::new(move |result, _| {
+                let _ = sender.send(result);
+            });
+            let record = Pending {
+                work: Work::control(RecordKind::Fence, Bytes::new()),
+                slot: Some(slot.clone()),
+                done: Some(done),
+                permit: None,
+            };
+            self.queue_records(slot, &mut state, admission, Some(record));
+            receiver
+        };
+        receiver.await.unwrap_or(Err(Status::Io))
+    }
+
+    fn queue_records(&self, slot: &Arc<LedgerSlot>, state: &mut LedgerState, admission: Admission, record: Option<Pending>) {
+        let key = admission.write_key.then(|| {
+            let key = state.master_key.unwrap_or(MasterKey::EMPTY);
+            let work = Work::control(RecordKind::MasterKey, Bytes::copy_from_slice(key.as_bytes()));
+            Pending { work, slot: Some(slot.clone()), done: None, permit: None }
+        });
+        state.pending += u32::from(key.is_some()) + u32::from(record.is_some());
+        self.queue.push(key.into_iter().chain(record));
+    }
+
+    /// Turns a *gone* ledger into a *revived* one, durably, so that recovery adds to it are protected from the collector.
+    pub(crate) async fn revive(&self, slot: &Arc<LedgerSlot>) -> Result<(), Status> {
+        let changes = {
+            let mut state = slot.lock();
+            if state.tombstone != Some(Tombstone::Gone) {
+                return Ok(());
+            }
+            // Counts from now, so that a collector that looks at the same time lets it alone.
+            state.recovery_ms = state.recovery_ms.max(self.clock.wall_ms()).max(1);
+            self.tombstones.set(slot.id(), Tombstone::Revived)
+        };
+        let written = self.index.write(changes).await;
+        let mut state = slot.lock();
+        match written {
+            Ok(()) => {
+                if state.tombstone == Some(Tombstone::Gone) {
+                    state.tombstone = Some(Tombstone::Revived);
+                }
+                Ok(())
+            }
+            Err(error) => {
+                // What the index says now is unknown, and it must never say less than was acted upon.
+                self.condition.fail(format!("write a tombstone: {}", crate::journal::describe(&error)));
+                Err(Status::Io)
+            }
+        }
+    }
+}
