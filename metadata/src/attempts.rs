@@ -216,26 +216,22 @@ impl Attempts {
                     transaction = transaction.check(owner, Expect::Absent);
                 }
             }
+            let mut owner_lives = false;
             match self.store.commit(transaction).await {
                 Ok(done) => return Ok(AttemptRecord { attempt, version: done.put_version(1) }),
-                // The counter went on: the attempt itself may still be begun.
-                Err(CommitError::Conflict { op: 0, .. }) => {}
-                Err(CommitError::Conflict { op: 3, .. }) if unsure.is_none() => {
-                    return Err(AttemptError::Busy(Box::new(old.expect("a theft has the check").clone())));
-                }
-                Err(CommitError::Conflict { .. }) => {}
+                Err(CommitError::Conflict { op, .. }) => owner_lives = op == 3,
                 Err(CommitError::NotDone(error)) => return Err(fail(error, unsure)),
-                Err(CommitError::Unknown(error)) => {
-                    unsure.get_or_insert(error);
-                }
+                Err(CommitError::Unknown(error)) if unsure.is_some() => return Err(fail(error, unsure)),
+                Err(CommitError::Unknown(error)) => unsure = Some(error),
             }
             match self.get(new.ledger).await {
                 // Ours, by a try whose answer was lost.
                 Ok(Some(found)) if found.attempt.uuid == new.uuid => return Ok(found),
-                Ok(Some(found)) if old.is_none_or(|old| found.version != old.version) => {
+                Ok(Some(found)) if owner_lives || old.is_none_or(|old| found.version != old.version) => {
                     return Err(AttemptError::Busy(Box::new(found)));
                 }
                 Ok(None) if old.is_some() => return Err(AttemptError::Lost),
+                // The counter went on, or our try was not done: the attempt may still be begun.
                 Ok(_) => {}
                 Err(error) => return Err(fail(error, unsure)),
             }

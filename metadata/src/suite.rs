@@ -44,7 +44,9 @@ pub async fn run(make: impl AsyncFn() -> Store) {
     lease_changes(make().await).await;
     keeping_alive(make().await).await;
     unknown_is_settled(make().await).await;
-    model(make().await).await;
+    for seed in 0..4 {
+        random_transactions(make().await, seed).await;
+    }
 }
 
 fn key(name: &str) -> Key {
@@ -550,57 +552,58 @@ async fn unknown_is_settled(store: Store) {
 }
 
 /// Random transactions, one after the other, against the obvious map.
-async fn model(store: Store) {
-    for seed in 0..4 {
-        let rng = Rng::seeded(seed);
-        let root = key(&format!("/s/model{seed}"));
-        let mut expected: BTreeMap<Key, (Bytes, Version)> = BTreeMap::new();
-        for step in 0..60 {
-            let mut transaction = Transaction::new();
-            let mut after = expected.clone();
-            let mut conflict = None;
-            for op in 0..1 + rng.below(4) {
-                let name = key(&format!("{root}/{}", op * 3 + rng.below(3)));
-                let now = expected.get(&name).map(|(_, version)| *version);
-                let expect = match rng.below(6) {
-                    0 => Expect::Absent,
-                    1 => Expect::Present,
-                    2 | 3 => now.map_or(Expect::Absent, Expect::At),
-                    _ => Expect::Any,
-                };
-                if !expect.allows(now) && conflict.is_none() {
-                    conflict = Some(transaction.ops().len());
-                }
-                transaction = match rng.below(4) {
-                    0 => transaction.check(name, expect),
-                    1 => {
-                        after.remove(&name);
-                        transaction.delete(name, expect)
-                    }
-                    _ => {
-                        let value = Bytes::from(format!("{step}-{op}"));
-                        // The version is filled in when the commit has answered.
-                        after.insert(name.clone(), (value.clone(), Version::new(0)));
-                        transaction.put(name, value, expect)
-                    }
-                };
+///
+/// # Panics
+/// When the store and the map differ; the message has the seed.
+pub async fn random_transactions(store: Store, seed: u64) {
+    let rng = Rng::seeded(seed);
+    let root = key("/s/model");
+    let mut expected: BTreeMap<Key, (Bytes, Version)> = BTreeMap::new();
+    for step in 0..60 {
+        let mut transaction = Transaction::new();
+        let mut after = expected.clone();
+        let mut conflict = None;
+        for op in 0..1 + rng.below(4) {
+            let name = key(&format!("{root}/{}", op * 3 + rng.below(3)));
+            let now = expected.get(&name).map(|(_, version)| *version);
+            let expect = match rng.below(6) {
+                0 => Expect::Absent,
+                1 => Expect::Present,
+                2 | 3 => now.map_or(Expect::Absent, Expect::At),
+                _ => Expect::Any,
+            };
+            if !expect.allows(now) && conflict.is_none() {
+                conflict = Some(transaction.ops().len());
             }
-            match (store.commit(transaction.clone()).await, conflict) {
-                (Ok(done), None) => {
-                    for (op, version) in transaction.ops().iter().zip(done.versions) {
-                        assert_eq!(version.is_some(), after.contains_key(op.key()), "{op:?}");
-                        if let (Some(version), Some(row)) = (version, after.get_mut(op.key())) {
-                            row.1 = version;
-                        }
-                    }
-                    expected = after;
+            transaction = match rng.below(4) {
+                0 => transaction.check(name, expect),
+                1 => {
+                    after.remove(&name);
+                    transaction.delete(name, expect)
                 }
-                (Err(CommitError::Conflict { op, .. }), Some(want)) => assert_eq!(op, want),
-                (got, want) => panic!("seed {seed}, step {step}: got {got:?}, wanted conflict {want:?}"),
-            }
+                _ => {
+                    let value = Bytes::from(format!("{step}-{op}"));
+                    // The version is filled in when the commit has answered.
+                    after.insert(name.clone(), (value.clone(), Version::new(0)));
+                    transaction.put(name, value, expect)
+                }
+            };
         }
-        let rows: Vec<_> = scan(&*store, &root, 2).try_collect().await.expect("list");
-        let rows: Vec<_> = rows.into_iter().map(|(key, found)| (key, (found.value, found.version))).collect();
-        assert_eq!(rows, expected.into_iter().collect::<Vec<_>>(), "seed {seed}");
+        match (store.commit(transaction.clone()).await, conflict) {
+            (Ok(done), None) => {
+                for (op, version) in transaction.ops().iter().zip(done.versions) {
+                    assert_eq!(version.is_some(), after.contains_key(op.key()), "{op:?}");
+                    if let (Some(version), Some(row)) = (version, after.get_mut(op.key())) {
+                        row.1 = version;
+                    }
+                }
+                expected = after;
+            }
+            (Err(CommitError::Conflict { op, .. }), Some(want)) => assert_eq!(op, want, "seed {seed}, step {step}"),
+            (got, want) => panic!("seed {seed}, step {step}: got {got:?}, wanted conflict {want:?}"),
+        }
     }
+    let rows: Vec<_> = scan(&*store, &root, 2).try_collect().await.expect("list");
+    let rows: Vec<_> = rows.into_iter().map(|(key, found)| (key, (found.value, found.version))).collect();
+    assert_eq!(rows, expected.into_iter().collect::<Vec<_>>(), "seed {seed}");
 }
