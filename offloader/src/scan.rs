@@ -1,0 +1,123 @@
+//! Looking for work: all ledgers, a page at a time, in the order of ids, so that the oldest come first.
+
+use std::collections::BTreeMap;
+use std::error::Error as StdError;
+
+use futures::StreamExt as _;
+use ledger::{LedgerId, LedgerMetadata};
+use tokio::time::MissedTickBehavior;
+
+use crate::error::{ErrorKind, Result};
+use crate::job::Wanted;
+use crate::offloader::Inner;
+use crate::plan::{self, AttemptFacts, Facts, Order, Plan};
+
+const PAGE: usize = 256;
+
+impl Inner {
+    pub(crate) async fn scan_until_stopped(&self) {
+        let mut tick = tokio::time::interval(self.config.scan_interval.duration());
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        while self.tasks.token().run_until_cancelled(tick.tick()).await.is_some() {
+            if let Err(error) = Box::pin(self.scan()).await {
+                tracing::warn!(error = error.chain(), "look for ledgers to offload");
+            }
+        }
+    }
+
+    /// One pass over all ledgers; returns when the work it found is done.
+    pub(crate) async fn scan(&self) -> Result<()> {
+        let mut attempts = self.running_attempts().await?;
+        let mut after = None;
+        while !self.tasks.is_stopping() {
+            let page = self.ledgers.list(after, PAGE).await.map_err(listing)?;
+            let ids: Vec<LedgerId> = page.iter().map(|(id, _)| *id).collect();
+            self.seen.keep_only(after, ids.last().copied(), &ids);
+            let mut due = Vec::new();
+            for (id, record) in &page {
+                let owner = attempts.remove(id);
+                if self.is_due(*id, &record.metadata, owner.as_deref()) {
+                    due.push(*id);
+                }
+            }
+            drop(page);
+            self.work(due).await;
+            match ids.last() {
+                Some(last) => after = Some(*last),
+                None => break,
+            }
+        }
+        // What is left was begun for ledgers that do not exist any more.
+        self.work(attempts.into_keys().collect()).await;
+        Ok(())
+    }
+
+    async fn running_attempts(&self) -> Result<BTreeMap<LedgerId, String>> {
+        let mut attempts = BTreeMap::new();
+        let mut after = None;
+        loop {
+            let page = self.attempts.list(after, PAGE).await.map_err(listing)?;
+            let Some(last) = page.last() else { return Ok(attempts) };
+            after = Some(last.attempt.ledger);
+            attempts.extend(page.into_iter().map(|record| (record.attempt.ledger, record.attempt.owner)));
+        }
+    }
+
+    /// Whether a job is worth while, as far as a listing can tell.
+    fn is_due(&self, id: LedgerId, metadata: &LedgerMetadata, owner: Option<&str>) -> bool {
+        let finished = metadata.is_released() && owner.is_none();
+        if finished || metadata.last_entry().is_none() {
+            self.seen.forget(id);
+            return false;
+        }
+        let now = self.clock.now();
+        let settled = metadata.custom(ledger::ColdRecord::KEY).is_some();
+        let Some(sight) = self.seen.note(id, settled, now) else { return false };
+        if sight.not_before.is_some_and(|not_before| now < not_before) {
+            return false;
+        }
+        let facts = Facts {
+            metadata,
+            // Whether the owner lives, the job asks.
+            attempt: owner.map(|owner| AttemptFacts { owner, held_by_other: false }),
+            closed_since: sight.closed_since,
+            settled_since: sight.settled_since,
+            now,
+        };
+        matches!(plan::decide(&facts, Order::Policy(&self.config)), Plan::Settle | Plan::Release | Plan::AbandonAttempt)
+    }
+
+    async fn work(&self, due: Vec<LedgerId>) {
+        let jobs = futures::stream::iter(due);
+        jobs.for_each_concurrent(self.config.ledgers_in_flight, |id| self.by_policy(id)).await;
+    }
+
+    async fn by_policy(&self, id: LedgerId) {
+        let error = match self.run(id, Wanted::Policy).await {
+            Ok(report) if report.tier == ledger::Tier::Released => return self.seen.forget(id),
+            Ok(_) => return self.seen.succeeded(id),
+            Err(error) => error,
+        };
+        match error.kind() {
+            ErrorKind::NoSuchLedger => self.seen.forget(id),
+            ErrorKind::Stopped => {}
+            kind => {
+                let (first, longest) = (self.config.scan_interval, self.config.failure_pause_max);
+                self.seen.failed(id, self.clock.now(), first.duration(), longest.duration());
+                if kind == ErrorKind::Busy {
+                    tracing::debug!(ledger_id = id.get(), error = &error as &dyn StdError, "ledger left to others");
+                } else {
+                    tracing::warn!(
+                        ledger_id = id.get(),
+                        error = error.chain(),
+                        "ledger not offloaded; it will be tried again"
+                    );
+                }
+            }
+        }
+    }
+}
+
+fn listing(error: metadata::Error) -> crate::Error {
+    crate::Error::new(ErrorKind::Unavailable, "list ledgers").caused_by(error)
+}
