@@ -6,7 +6,7 @@ use common::clock::Clock;
 use common::net::Connector;
 use common::rng::Rng;
 use common::shutdown::TaskTree;
-use ledger::{BookieId, DigestType, LedgerId, LedgerMetadata, Password, Quorums, is_cold};
+use ledger::{BookieId, DigestType, EntryId, LedgerId, LedgerMetadata, Password, Quorums, is_cold};
 use metadata::{Bookies, LedgerRecord, Ledgers, MetadataStore, UpdateError};
 
 use crate::config::ClientConfig;
@@ -147,15 +147,11 @@ impl Client {
     /// `NoSuchLedger` only by a proof of the metadata store; `Unauthorized`; `Unsupported` for metadata without digest type
     /// and password; what a recovery or the read of the confirmed end failed with.
     pub async fn open(&self, id: LedgerId, mode: OpenMode, password: Option<&Password>) -> Result<Opened, Error> {
-        let core = &self.core;
-        let Some(record) = core.read_record(id).await? else {
-            return Err(Error::new(ErrorKind::NoSuchLedger, format!("open ledger {id}: it does not exist")));
-        };
-        Geometry::new(record.metadata.quorums())?;
-        let keys = Keys::of(id, &record.metadata, password)?;
+        let (record, keys) = self.look_up(id, password).await?;
         if record.metadata.is_released() {
             return Ok(Opened::Cold(record));
         }
+        let core = &self.core;
         let metadata = match mode {
             OpenMode::Recover if !record.metadata.is_closed() => recover(core, id, record, keys.clone()).await?,
             _ => record.metadata,
@@ -166,6 +162,38 @@ impl Client {
             core.read_last_confirmed(id, &metadata, &keys).await?
         };
         Ok(Opened::Hot(LedgerReader::new(core, id, metadata, keys, last_confirmed)))
+    }
+
+    /// Opens a ledger for reading up to an entry that the caller knows to be confirmed, from the ledger's writer, without asking
+    /// the bookies: they are told of a confirmation only with the next entry.
+    ///
+    /// Cancel-safe.
+    ///
+    /// # Errors
+    /// As [`Client::open`], except those of reading the confirmed end.
+    pub async fn open_confirmed(
+        &self,
+        id: LedgerId,
+        password: Option<&Password>,
+        last_confirmed: Option<EntryId>,
+    ) -> Result<Opened, Error> {
+        let (record, keys) = self.look_up(id, password).await?;
+        if record.metadata.is_released() {
+            return Ok(Opened::Cold(record));
+        }
+        // The end of a closed ledger is final, whatever the caller knew before.
+        let last_confirmed = if record.metadata.is_closed() { record.metadata.last_entry() } else { last_confirmed };
+        Ok(Opened::Hot(LedgerReader::new(&self.core, id, record.metadata, keys, last_confirmed)))
+    }
+
+    /// A ledger's record, as a proof, and what opens its entries.
+    async fn look_up(&self, id: LedgerId, password: Option<&Password>) -> Result<(LedgerRecord, Keys), Error> {
+        let Some(record) = self.core.read_record(id).await? else {
+            return Err(Error::new(ErrorKind::NoSuchLedger, format!("open ledger {id}: it does not exist")));
+        };
+        Geometry::new(record.metadata.quorums())?;
+        let keys = Keys::of(id, &record.metadata, password)?;
+        Ok((record, keys))
     }
 
     /// Deletes a ledger's metadata; bookies and objects follow later, on their own. A ledger that does not exist is a success.
@@ -188,8 +216,10 @@ impl Client {
     async fn choose(&self, quorums: Quorums) -> Result<Vec<BookieId>, Error> {
         let core = &self.core;
         let listed = core.within(core.bookies.list()).await;
-        let listed = listed.ok_or_else(|| Error::new(ErrorKind::Timeout, "create ledger: list bookies: no answer in time"))?;
-        let listed = listed.map_err(|error| Error::with_source(ErrorKind::Metadata, "create ledger: list bookies", error))?;
+        let listed =
+            listed.ok_or_else(|| Error::new(ErrorKind::Timeout, "create ledger: list bookies: no answer in time"))?;
+        let listed =
+            listed.map_err(|error| Error::with_source(ErrorKind::Metadata, "create ledger: list bookies", error))?;
         let registered = listed.iter().filter(|(id, ..)| !is_cold(id)).count();
         let mut writable: Vec<BookieId> =
             listed.into_iter().filter(|(id, _, writable)| *writable && !is_cold(id)).map(|(id, ..)| id).collect();

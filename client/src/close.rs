@@ -6,8 +6,8 @@ use ledger::{EntryId, LedgerId, LedgerMetadata};
 use metadata::{LedgerRecord, UpdateError, Version};
 
 use crate::closing::{CloseFailure, CloseMachine, CloseStep};
-use crate::shared::Core;
 use crate::error::{Error, ErrorKind};
+use crate::shared::Core;
 
 /// How a conditional write of ledger metadata ended.
 pub(crate) enum Written {
@@ -19,7 +19,7 @@ pub(crate) enum Written {
 impl Core {
     /// Waits for a metadata operation, with the client's deadline.
     pub(crate) async fn within<T>(&self, operation: impl Future<Output = T>) -> Option<T> {
-        tokio::time::timeout(self.config.metadata_timeout, operation).await.ok()
+        tokio::time::timeout(self.config.metadata_timeout.duration(), operation).await.ok()
     }
 
     /// Reads a ledger's record as a proof.
@@ -43,7 +43,11 @@ impl Core {
             Some(Ok(version)) => Written::Done(version),
             Some(Err(UpdateError::Conflict(found))) => Written::Conflict(found),
             Some(Err(UpdateError::NotDone(error))) => {
-                return Err(Error::with_source(ErrorKind::Metadata, format!("write metadata of ledger {ledger}"), error));
+                return Err(Error::with_source(
+                    ErrorKind::Metadata,
+                    format!("write metadata of ledger {ledger}"),
+                    error,
+                ));
             }
             Some(Err(UpdateError::Unknown(error))) => {
                 tracing::warn!(ledger_id = %ledger, error = &error as &dyn std::error::Error, "unknown outcome of a metadata write");
@@ -70,9 +74,7 @@ pub(crate) async fn close_ledger(
         step = match step {
             CloseStep::Write(metadata) => match core.write_record(ledger, &metadata, version).await {
                 Ok(Written::Done(_)) => machine.on_written(),
-                Ok(Written::Conflict(found)) => {
-                    machine.on_found(found.map(|found| take(*found, &mut version)))
-                }
+                Ok(Written::Conflict(found)) => machine.on_found(found.map(|found| take(*found, &mut version))),
                 Ok(Written::Unknown) => {
                     is_unsure = true;
                     machine.on_unknown()

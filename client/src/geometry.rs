@@ -54,11 +54,6 @@ impl IndexSet {
         Self(self.0 & other.0)
     }
 
-    #[must_use]
-    pub(crate) fn with(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-
     pub(crate) fn iter(self) -> impl Iterator<Item = usize> {
         let mut rest = self.0;
         std::iter::from_fn(move || {
@@ -92,7 +87,8 @@ pub(crate) struct Geometry(Quorums);
 impl Geometry {
     pub(crate) fn new(quorums: Quorums) -> Result<Self, Error> {
         if quorums.ensemble() > ENSEMBLE_MAX {
-            let message = format!("use an ensemble of {}: this client handles up to {ENSEMBLE_MAX}", quorums.ensemble());
+            let message =
+                format!("use an ensemble of {}: this client handles up to {ENSEMBLE_MAX}", quorums.ensemble());
             return Err(Error::new(ErrorKind::Unsupported, message));
         }
         Ok(Self(quorums))

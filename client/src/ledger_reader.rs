@@ -230,7 +230,7 @@ impl Run {
     async fn ask_ahead(&mut self) -> Result<(), Error> {
         let config = &self.inner.core.config;
         let (entries_max, bytes_max, patience) =
-            (config.read_window_entries.max(1), config.read_window_bytes, config.read_timeout);
+            (config.read_window_entries.max(1), config.read_window_bytes.bytes(), config.read_timeout.duration());
         loop {
             let in_window = self.window.len();
             let Some(entry) = self.head.checked_add(in_window as u64).filter(|entry| *entry < self.end) else {
@@ -253,7 +253,8 @@ impl Run {
                 Some(permit) => permit,
                 None if in_window > 0 => return Ok(()),
                 None => tokio::time::timeout(patience, budget.acquire(cost)).await.map_err(|_| {
-                    let message = format!("read entry {entry} of ledger {}: the read budget is used up", self.inner.ledger);
+                    let message =
+                        format!("read entry {entry} of ledger {}: the read budget is used up", self.inner.ledger);
                     Error::new(ErrorKind::TooManyRequests, message)
                 })?,
             };
@@ -306,9 +307,7 @@ impl Run {
             return Arc::clone(known);
         }
         let hot = hot_members(&segment.ensemble);
-        let channel = |(index, bookie)| {
-            hot.contains(index).then(|| self.inner.core.pool.channel(bookie, Lane::Normal))
-        };
+        let channel = |(index, bookie)| hot.contains(index).then(|| self.inner.core.pool.channel(bookie, Lane::Normal));
         let members = Arc::new(Members {
             first_entry: segment.first_entry,
             ensemble: segment.ensemble.clone(),
@@ -327,7 +326,7 @@ impl Run {
                 let target = ReadTarget::Entry(slot.search.entry());
                 let ask = Ask::Read { ledger: self.inner.ledger, target, fence: None };
                 let sink = Sink::read(&self.replies, index, target);
-                let deadline = self.inner.core.clock.now() + self.inner.core.config.read_timeout;
+                let deadline = self.inner.core.clock.now() + self.inner.core.config.read_timeout.duration();
                 if let Some(Some(channel)) = slot.members.channels.get(index) {
                     channel.send(Request { ask, deadline, sink });
                 }

@@ -32,11 +32,11 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::close::close_ledger;
-use crate::shared::Core;
 use crate::error::{Error, ErrorKind};
 use crate::geometry::{Geometry, IndexSet};
 use crate::pool::{Channel, Lane};
 use crate::request::{Ask, Reply, Request, Sink};
+use crate::shared::Core;
 use crate::writer::{WriterAction, WriterEnd, WriterEvent, WriterMachine};
 
 /// What an entry costs in memory beside its payload: headers, queue places, the promise.
@@ -140,7 +140,7 @@ impl LedgerWriter {
             ledger,
             metadata: record.metadata,
             budget: core.append_budget.clone(),
-            payload_bytes_max: core.config.frame_bytes_max.saturating_sub(head_bytes),
+            payload_bytes_max: core.config.frame_bytes_max.as_usize().saturating_sub(head_bytes),
             commands,
             gate,
             last_confirmed,
@@ -192,9 +192,11 @@ impl LedgerWriter {
         if let Some(end) = &gate.end {
             return Err(end.clone());
         }
-        let full = || Error::new(ErrorKind::Unsupported, format!("append to ledger {}: no entry id is left", shared.ledger));
+        let full =
+            || Error::new(ErrorKind::Unsupported, format!("append to ledger {}: no entry id is left", shared.ledger));
         let entry = gate.next.ok_or_else(full)?;
-        let stopped = |_| Error::new(ErrorKind::Closed, format!("append to ledger {}: the client has stopped", shared.ledger));
+        let stopped =
+            |_| Error::new(ErrorKind::Closed, format!("append to ledger {}: the client has stopped", shared.ledger));
         shared.commands.send(Command::Append { payload, permit, promise }).map_err(stopped)?;
         gate.next = entry.checked_add(1);
         Ok(Append { entry, outcome })
@@ -312,7 +314,8 @@ impl Owner {
             }
         }
         // Stopping: nothing is queued after this, and every promise left is answered when it is dropped.
-        let stopped = Error::new(ErrorKind::Closed, format!("append to ledger {}: the client has stopped", self.ledger));
+        let stopped =
+            Error::new(ErrorKind::Closed, format!("append to ledger {}: the client has stopped", self.ledger));
         self.lock_gate().end.get_or_insert(stopped);
     }
 
@@ -345,7 +348,11 @@ impl Owner {
                     recovery: false,
                 };
                 let sink = Sink::add(&self.replies, index, entry);
-                self.channels[index].send(Request { ask, deadline: now + self.core.config.add_timeout, sink });
+                self.channels[index].send(Request {
+                    ask,
+                    deadline: now + self.core.config.add_timeout.duration(),
+                    sink,
+                });
             }
             if let Some(last) = self.pending.back_mut() {
                 last._body = Some(body);
@@ -428,7 +435,10 @@ impl Owner {
     /// What a pending append is told.
     fn append_error(&self, may_be_stored: bool) -> Error {
         let Some(end) = self.end.clone() else {
-            return Error::new(ErrorKind::Unknown, format!("append to ledger {}: its outcome is not known", self.ledger));
+            return Error::new(
+                ErrorKind::Unknown,
+                format!("append to ledger {}: its outcome is not known", self.ledger),
+            );
         };
         match end.kind() {
             _ if !may_be_stored => end,

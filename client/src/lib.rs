@@ -46,6 +46,9 @@ mod session;
 mod shared;
 #[cfg(test)]
 mod sim;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;
 mod writer;
 
 pub use client::{Client, ClientParts, CreateOptions, OpenMode, Opened};

@@ -82,7 +82,8 @@ mod tests {
 
     #[test]
     fn small_and_large_bodies_leave_in_order() {
-        let bodies = [vec![1; 10], vec![2; OWN_CHUNK_BYTES_MIN], vec![3; 5], vec![4; OWN_CHUNK_BYTES_MIN + 7], vec![5; 1]];
+        let bodies =
+            [vec![1; 10], vec![2; OWN_CHUNK_BYTES_MIN], vec![3; 5], vec![4; OWN_CHUNK_BYTES_MIN + 7], vec![5; 1]];
         for step in [1, 7, 4096, 100_000] {
             let mut out = Outgoing::default();
             let mut expected = Vec::new();

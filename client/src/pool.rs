@@ -124,7 +124,7 @@ impl Driver {
             let connected = tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
-                connected = tokio::time::timeout(self.config.connect_timeout, self.connect()) => connected,
+                connected = tokio::time::timeout(self.config.connect_timeout.duration(), self.connect()) => connected,
             };
             let stream = match connected.unwrap_or_else(|_| Err(Loss::timeout())) {
                 Ok(stream) => stream,
@@ -142,7 +142,7 @@ impl Driver {
             refused = None;
             self.failures = 0;
             let check_interval = self.config.check_interval();
-            let session = Session::new(&self.bookie, self.config.frame_bytes_max, check_interval);
+            let session = Session::new(&self.bookie, self.config.frame_bytes_max.as_usize(), check_interval);
             match session.run(stream, first, &mut queue, &stop).await {
                 None => return,
                 Some(loss) => tracing::debug!(bookie = %self.bookie, cause = %loss.detail, "connection ended"),

@@ -11,10 +11,10 @@ use crate::close::Written;
 use crate::error::{Error, ErrorKind};
 use crate::geometry::IndexSet;
 use crate::pool::Lane;
+use crate::read::Problem;
 use crate::recovery::{
     BYTES_IN_FLIGHT_MAX, RecoveryAction, RecoveryEvent, RecoveryFailure, RecoveryMachine, RecoveryRead,
 };
-use crate::read::Problem;
 use crate::request::{Answer, Ask, Reply, Request, Sink};
 use crate::shared::{Core, Keys, problem_error};
 
@@ -29,7 +29,7 @@ pub(crate) async fn recover(
 ) -> Result<LedgerMetadata, Error> {
     // Entries on their way from one replica to the others; charged as a whole, because their sizes show only as they come.
     let acquire = core.append_budget.acquire(BYTES_IN_FLIGHT_MAX);
-    let _permit = tokio::time::timeout(core.config.read_timeout, acquire).await.map_err(|_| {
+    let _permit = tokio::time::timeout(core.config.read_timeout.duration(), acquire).await.map_err(|_| {
         Error::new(ErrorKind::TooManyRequests, format!("recover ledger {ledger}: the client's byte budget is used up"))
     })?;
     let (replies, mut answers) = mpsc::unbounded_channel();
@@ -116,7 +116,7 @@ impl Shell {
             ReadTarget::Last => &metadata.last_segment().ensemble,
             ReadTarget::Entry(entry) => metadata.ensemble_of(entry),
         };
-        let deadline = self.core.clock.now() + self.core.config.read_timeout;
+        let deadline = self.core.clock.now() + self.core.config.read_timeout.duration();
         for index in to.iter() {
             let ask = Ask::Read { ledger: self.ledger, target, fence: Some(self.keys.master_key) };
             let sink = Sink::read(&self.replies, index, target);
@@ -127,7 +127,7 @@ impl Shell {
     fn add(&self, header: &EntryHeader, payload: &[u8], to: IndexSet) {
         let body = self.keys.digester.seal(header, payload);
         let ensemble = self.machine.metadata().ensemble_of(header.entry);
-        let deadline = self.core.clock.now() + self.core.config.add_timeout;
+        let deadline = self.core.clock.now() + self.core.config.add_timeout.duration();
         for index in to.iter() {
             let ask = Ask::Add {
                 ledger: self.ledger,
@@ -180,7 +180,8 @@ fn recovery_error(ledger: LedgerId, failure: RecoveryFailure) -> Error {
             Error::new(ErrorKind::QuorumUnreachable, message)
         }
         RecoveryFailure::Deleted { entry } => {
-            let message = format!("{message}: a bookie refused entry {entry} as fenced for ever, the ledger is being deleted");
+            let message =
+                format!("{message}: a bookie refused entry {entry} as fenced for ever, the ledger is being deleted");
             Error::new(ErrorKind::Fenced, message)
         }
         RecoveryFailure::EndUnreadable { entry, problem: Some(problem) } => {

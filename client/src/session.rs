@@ -182,8 +182,7 @@ impl<'a> Session<'a> {
                 Ask::Read { ledger, target, fence } => {
                     // Recovery reads are urgent; the fencing round is sent as others send it.
                     let high_priority = fence.is_some() && matches!(target, proto::ReadTarget::Entry(_));
-                    self.outgoing
-                        .push_with(|out| encode_read_v2(ledger, target, fence.as_ref(), high_priority, out));
+                    self.outgoing.push_with(|out| encode_read_v2(ledger, target, fence.as_ref(), high_priority, out));
                 }
             }
             let pending = Pending { deadline, sink: Some(sink) };

@@ -97,7 +97,7 @@ impl Core {
         let segment = metadata.last_segment();
         let mut round = LacRead::new(Geometry::new(metadata.quorums())?, segment.first_entry);
         let (replies, mut answers) = mpsc::unbounded_channel();
-        let deadline = self.clock.now() + self.config.read_timeout;
+        let deadline = self.clock.now() + self.config.read_timeout.duration();
         for (index, bookie) in segment.ensemble.iter().enumerate() {
             let sink = Sink::read(&replies, index, ReadTarget::Last);
             if is_cold(bookie) {

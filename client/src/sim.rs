@@ -43,7 +43,9 @@ fn a_seed_repeats() {
 /// The simulation is worth something only if it notices the mistakes it is there for.
 #[test]
 fn known_mistakes_are_noticed() {
-    for flaw in [Flaw::RecoveryReadsDoNotFence, Flaw::ErrorsAreDenials, Flaw::FenceIsForgotten, Flaw::CloseIgnoresVersion] {
+    for flaw in
+        [Flaw::RecoveryReadsDoNotFence, Flaw::ErrorsAreDenials, Flaw::FenceIsForgotten, Flaw::CloseIgnoresVersion]
+    {
         assert!((0..SEEDS).any(|seed| run(seed, Some(flaw)).is_err()), "{flaw:?} went unnoticed");
     }
 }

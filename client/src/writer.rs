@@ -129,6 +129,7 @@ impl WriterMachine {
     }
 
     /// Why nothing is confirmed any more, once that is so.
+    #[cfg(test)]
     pub(crate) fn end(&self) -> Option<WriterEnd> {
         self.end
     }
@@ -242,7 +243,8 @@ impl WriterMachine {
     /// `absent`: the closed end excludes them, wherever they were stored.
     fn fail_pending(&mut self, absent: bool, actions: &mut Vec<WriterAction>) {
         for pending in self.pending.drain(..) {
-            actions.push(WriterAction::Fail { entry: pending.entry, may_be_stored: !absent && pending.may_be_stored() });
+            actions
+                .push(WriterAction::Fail { entry: pending.entry, may_be_stored: !absent && pending.may_be_stored() });
         }
     }
 }

@@ -147,10 +147,7 @@ fn a_quorum_that_cannot_be_reached_leaves_the_ledger_in_recovery() {
     run.added(0, 0, AddAnswer::Stored);
     run.added(1, 0, AddAnswer::Unknown);
     let actions = run.added(2, 0, AddAnswer::NotStored);
-    assert!(matches!(
-        actions[..],
-        [RecoveryAction::Failed(RecoveryFailure::QuorumUnreachable { acked: 1, .. })]
-    ));
+    assert!(matches!(actions[..], [RecoveryAction::Failed(RecoveryFailure::QuorumUnreachable { acked: 1, .. })]));
     assert!(run.added(1, 0, AddAnswer::Stored).is_empty(), "nothing follows a failure");
 }
 
@@ -173,10 +170,7 @@ fn a_confirmed_last_entry_that_nobody_has_fails_the_recovery() {
     run.lac(0, Some(6));
     run.read(0, 7, RecoveryRead::Absent);
     let actions = run.read(0, 6, RecoveryRead::Absent);
-    assert!(matches!(
-        actions[..],
-        [RecoveryAction::Failed(RecoveryFailure::EndUnreadable { problem: None, .. })]
-    ));
+    assert!(matches!(actions[..], [RecoveryAction::Failed(RecoveryFailure::EndUnreadable { problem: None, .. })]));
 }
 
 #[test]
@@ -208,10 +202,7 @@ fn too_few_fenced_members_fail() {
         assert!(run.on(RecoveryEvent::LacAnswered { index, answer }).is_empty());
     }
     let actions = run.lac(2, Some(4));
-    assert!(matches!(
-        actions[..],
-        [RecoveryAction::Failed(RecoveryFailure::NotCovered(Problem::Disconnected))]
-    ));
+    assert!(matches!(actions[..], [RecoveryAction::Failed(RecoveryFailure::NotCovered(Problem::Disconnected))]));
 }
 
 #[test]

@@ -118,6 +118,8 @@ struct World {
     slow: [IndexSet; 2],
     /// One of so many turns gets a message across a slow link.
     slowness: u64,
+    /// How much rarer than usual deadlines pass.
+    patience: u64,
     broken: Option<String>,
 }
 
@@ -174,15 +176,15 @@ impl World {
         let errors = [0, 20, 100][rng.below(3) as usize];
         let lost_fences = [0, 0, 40][rng.below(3) as usize];
         let busy = [100, 30, 5][rng.below(3) as usize];
-        let mut slow = || (0..ensemble as usize).filter(|_| rng.below(4) == 0).collect();
-        let mut slow = [slow(), slow()];
-        let (mut lossy, mut slowness) = (IndexSet::EMPTY, 10);
+        let some_members = || (0..ensemble as usize).filter(|_| rng.below(4) == 0).collect();
+        let mut slow = [some_members(), some_members()];
+        let (mut lossy, mut slowness, mut patience) = (IndexSet::EMPTY, 10, [1, 10][rng.below(2) as usize]);
         if rng.below(4) == 0 {
             // The hardest case for a recovery: one member that it fails to fence and that the writer's adds reach late.
             let member = [rng.below(u64::from(ensemble)) as usize];
             slow = [member.into_iter().collect(), IndexSet::EMPTY];
             lossy = slow[0];
-            slowness = 300;
+            (slowness, patience) = (300, 100);
         }
         Self {
             rng,
@@ -205,6 +207,7 @@ impl World {
             busy,
             slow,
             slowness,
+            patience,
             broken: None,
         }
     }
@@ -214,7 +217,8 @@ impl World {
             // A writer that appends without pause soon meets a fence; a quiet one is what recoveries must not overlook.
             0..=24 if self.rng.below(100) < self.busy => self.append(),
             0..=79 => self.deliver_any(),
-            80..=84 => self.give_up_any(),
+            80..=84 if self.rng.below(self.patience) == 0 => self.give_up_any(),
+            80..=84 => self.deliver_any(),
             85..=87 => self.drop_any(),
             88..=91 => self.repeat_any(),
             92..=95 => {
@@ -590,7 +594,8 @@ impl World {
 
     fn holders(&self, entry: EntryId) -> u32 {
         let payload = payload_of(entry);
-        let holds = |index: &usize| self.bookies[*index].entries.get(&entry).is_some_and(|held| held.payload == payload);
+        let holds =
+            |index: &usize| self.bookies[*index].entries.get(&entry).is_some_and(|held| held.payload == payload);
         u32::try_from(self.quorums.write_set(entry).filter(holds).count()).expect("a few bookies")
     }
 

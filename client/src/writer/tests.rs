@@ -72,8 +72,7 @@ fn an_entry_that_cannot_reach_the_quorum_ends_the_writer() {
     run.append();
     run.answer(0, 0, AddAnswer::Stored);
     let end = WriterEnd::QuorumUnreachable { entry: id(0), acked: 1 };
-    let expected =
-        [End(end), Fail { entry: id(0), may_be_stored: true }, Fail { entry: id(1), may_be_stored: true }];
+    let expected = [End(end), Fail { entry: id(0), may_be_stored: true }, Fail { entry: id(1), may_be_stored: true }];
     assert_eq!(run.answer(1, 0, AddAnswer::NotStored), expected);
     assert!(run.answer(1, 0, AddAnswer::Stored).is_empty(), "nothing is confirmed after the end");
     // What was confirmed can still be sealed.
