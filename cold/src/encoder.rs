@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use parquet::column::page::{CompressedPage, PageWriteSpec, PageWriter};
-use parquet::column::writer::{ColumnCloseResult, ColumnWriter, ColumnWriterImpl, get_column_writer, get_typed_column_writer_mut};
+use parquet::column::writer::{
+    ColumnCloseResult, ColumnWriter, ColumnWriterImpl, get_column_writer, get_typed_column_writer_mut,
+};
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, Int32Type, Int64Type};
 use parquet::errors::Result;
 use parquet::file::properties::WriterPropertiesPtr;
@@ -139,7 +141,12 @@ impl GroupEncoder {
         self.columns.into_iter().map(Encoder::close).collect()
     }
 
-    fn optional<T: DataType>(&mut self, column: Column, rows: &[Row], value: impl Fn(&Row) -> Option<T::T>) -> Result<()> {
+    fn optional<T: DataType>(
+        &mut self,
+        column: Column,
+        rows: &[Row],
+        value: impl Fn(&Row) -> Option<T::T>,
+    ) -> Result<()> {
         let mut levels = Vec::with_capacity(rows.len());
         let mut values = Vec::new();
         for row in rows {
@@ -172,7 +179,12 @@ fn by_bytes(mut rows: &[Row], bytes: u64) -> impl Iterator<Item = &[Row]> {
 }
 
 /// Whether payloads shrink: encodes a sample with the settings it would be written with and looks at the sizes.
-pub(crate) fn shrinks(schema: &SchemaDescPtr, compressing: &WriterPropertiesPtr, rows: &[Row], sample_bytes: usize) -> Result<bool> {
+pub(crate) fn shrinks(
+    schema: &SchemaDescPtr,
+    compressing: &WriterPropertiesPtr,
+    rows: &[Row],
+    sample_bytes: usize,
+) -> Result<bool> {
     let mut encoder = Encoder::new(schema, Column::Payload as usize, compressing);
     let mut left = sample_bytes;
     for row in rows {

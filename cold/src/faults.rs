@@ -7,13 +7,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
+use common::rng::Rng;
 use futures::StreamExt;
 use futures::stream::BoxStream;
+use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{
     CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
     PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
+
+use crate::store::{ColdStore, StoreOptions};
 
 /// What goes wrong with a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,13 +32,19 @@ pub enum Fault {
     FlipGet(usize),
     /// A write does not happen, and says so.
     FailPut,
+    /// A read is refused.
+    DenyGet,
+    /// A write is refused.
+    DenyPut,
+    /// A write finds that the bucket is missing.
+    LoseBucket,
     /// A write, or the last step of an upload in parts, happens, and says it failed.
     LosePutReply,
 }
 
 impl Fault {
     fn is_of_get(self) -> bool {
-        matches!(self, Self::FailGet | Self::CutGet(_) | Self::LengthenGet | Self::FlipGet(_))
+        matches!(self, Self::FailGet | Self::DenyGet | Self::CutGet(_) | Self::LengthenGet | Self::FlipGet(_))
     }
 }
 
@@ -79,6 +89,16 @@ impl FaultStore {
         Self { inner, state: Arc::default() }
     }
 
+    /// A store in memory.
+    pub fn in_memory() -> Self {
+        Self::new(Arc::new(InMemory::new()))
+    }
+
+    /// A cold store over this store.
+    pub fn cold_store(&self, options: StoreOptions, rng: Rng) -> ColdStore {
+        ColdStore::new(Arc::new(self.clone()), options, rng)
+    }
+
     /// Makes one later request fail; faults of reads and of writes are taken in the order they were given.
     pub fn inject(&self, fault: Fault) {
         self.with(|state| state.faults.push_back(fault));
@@ -113,8 +133,13 @@ impl fmt::Debug for FaultStore {
     }
 }
 
-fn injected() -> Error {
-    Error::Generic { store: "FaultStore", source: "injected".into() }
+fn failure(fault: Fault, location: &Path) -> Error {
+    let (path, source) = (location.to_string(), "injected".into());
+    match fault {
+        Fault::DenyGet | Fault::DenyPut => Error::PermissionDenied { path, source },
+        Fault::LoseBucket => Error::NotFound { path, source },
+        _ => Error::Generic { store: "FaultStore", source },
+    }
 }
 
 #[async_trait]
@@ -124,9 +149,9 @@ impl ObjectStore for FaultStore {
         match self.next_fault(|fault| !fault.is_of_get()) {
             Some(Fault::LosePutReply) => {
                 self.inner.put_opts(location, payload, opts).await?;
-                Err(injected())
+                Err(failure(Fault::LosePutReply, location))
             }
-            Some(_) => Err(injected()),
+            Some(fault) => Err(failure(fault, location)),
             None => self.inner.put_opts(location, payload, opts).await,
         }
     }
@@ -134,7 +159,7 @@ impl ObjectStore for FaultStore {
     async fn put_multipart_opts(&self, location: &Path, opts: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
         self.with(|state| state.traffic.multiparts += 1);
         let inner = self.inner.put_multipart_opts(location, opts).await?;
-        Ok(Box::new(FaultUpload { inner, store: self.clone() }))
+        Ok(Box::new(FaultUpload { inner, store: self.clone(), location: location.clone() }))
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
@@ -143,8 +168,8 @@ impl ObjectStore for FaultStore {
             return self.inner.get_opts(location, options).await;
         }
         let fault = self.next_fault(|fault| fault.is_of_get());
-        if fault == Some(Fault::FailGet) {
-            return Err(injected());
+        if let Some(fault @ (Fault::FailGet | Fault::DenyGet)) = fault {
+            return Err(failure(fault, location));
         }
         let result = self.inner.get_opts(location, options).await?;
         self.with(|state| state.traffic.gets.push(result.range.clone()));
@@ -160,7 +185,7 @@ impl ObjectStore for FaultStore {
                     *byte ^= 0x10;
                 }
             }
-            Fault::FailGet | Fault::FailPut | Fault::LosePutReply => {}
+            _ => {}
         }
         let payload = GetResultPayload::Stream(futures::stream::iter([Ok(Bytes::from(bytes))]).boxed());
         Ok(GetResult { payload, meta, range, attributes, extensions })
@@ -168,7 +193,8 @@ impl ObjectStore for FaultStore {
 
     fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
         let store = self.clone();
-        let counted = self.inner.delete_stream(locations).inspect(move |_| store.with(|state| state.traffic.deletes += 1));
+        let counted =
+            self.inner.delete_stream(locations).inspect(move |_| store.with(|state| state.traffic.deletes += 1));
         counted.boxed()
     }
 
@@ -189,13 +215,15 @@ impl ObjectStore for FaultStore {
 struct FaultUpload {
     inner: Box<dyn MultipartUpload>,
     store: FaultStore,
+    location: Path,
 }
 
 #[async_trait]
 impl MultipartUpload for FaultUpload {
     fn put_part(&mut self, data: PutPayload) -> object_store::UploadPart {
-        if self.store.next_fault(|fault| *fault == Fault::FailPut).is_some() {
-            return Box::pin(async { Err(injected()) });
+        if let Some(fault) = self.store.next_fault(|fault| *fault == Fault::FailPut) {
+            let error = failure(fault, &self.location);
+            return Box::pin(async { Err(error) });
         }
         self.inner.put_part(data)
     }
@@ -204,9 +232,9 @@ impl MultipartUpload for FaultUpload {
         match self.store.next_fault(|fault| !fault.is_of_get()) {
             Some(Fault::LosePutReply) => {
                 self.inner.complete().await?;
-                Err(injected())
+                Err(failure(Fault::LosePutReply, &self.location))
             }
-            Some(_) => Err(injected()),
+            Some(fault) => Err(failure(fault, &self.location)),
             None => self.inner.complete().await,
         }
     }

@@ -87,7 +87,9 @@ pub(crate) fn from_pairs(pairs: &[KeyValue], groups: usize) -> Result<(Identity,
     let find = |key: &str| pairs.iter().find(|pair| pair.key == key).and_then(|pair| pair.value.as_deref());
     match find(KEY_FORMAT) {
         Some(FORMAT) => {}
-        Some(other) => return Err(Refusal::Unsupported(format!("format version {other:?} is not known here, expected {FORMAT}"))),
+        Some(other) => {
+            return Err(Refusal::Unsupported(format!("format version {other:?} is not known here, expected {FORMAT}")));
+        }
         None => return Err(Refusal::Unsupported("it is a Parquet file without a thermocline.format".to_owned())),
     }
     let need = |key: &str| find(key).ok_or_else(|| Refusal::Damaged(format!("footer has no {key}")));
@@ -134,7 +136,8 @@ fn decode_checksums(mut bytes: &[u8], groups: usize) -> Option<Vec<GroupChecksum
         // Bounded by what is there before anything is reserved.
         let (page_bytes, rest) = bytes.split_at_checked(pages.checked_mul(4)?)?;
         bytes = rest;
-        let pages = page_bytes.chunks_exact(4).map(|crc| u32::from_be_bytes([crc[0], crc[1], crc[2], crc[3]])).collect();
+        let pages =
+            page_bytes.chunks_exact(4).map(|crc| u32::from_be_bytes([crc[0], crc[1], crc[2], crc[3]])).collect();
         out.push(GroupChecksums { extras: Extras(*flags), crc32c, pages });
     }
     bytes.is_empty().then_some(out)

@@ -40,9 +40,16 @@ pub(crate) fn read(bytes: &[u8]) -> Option<PageHeader> {
         }
     }
     const DATA_PAGE: i64 = 0;
-    let size = |value: Option<i64>| value.and_then(|value| i32::try_from(value).ok()).and_then(|value| usize::try_from(value).ok());
+    let size = |value: Option<i64>| {
+        value.and_then(|value| i32::try_from(value).ok()).and_then(|value| usize::try_from(value).ok())
+    };
     (kind? == DATA_PAGE).then_some(())?;
-    Some(PageHeader { header_bytes: input.at, stored_bytes: size(stored)?, raw_bytes: size(raw)?, values: size(values)? })
+    Some(PageHeader {
+        header_bytes: input.at,
+        stored_bytes: size(stored)?,
+        raw_bytes: size(raw)?,
+        values: size(values)?,
+    })
 }
 
 const TRUE: u8 = 1;
@@ -148,9 +155,8 @@ mod tests {
     use super::*;
 
     /// type 0, raw 100, stored 60, data page header { 7 values, PLAIN, RLE, RLE }.
-    const HEADER: [u8; 18] = [
-        0x15, 0x00, 0x15, 0xc8, 0x01, 0x15, 0x78, 0x2c, 0x15, 0x0e, 0x15, 0x00, 0x15, 0x06, 0x15, 0x06, 0x00, 0x00,
-    ];
+    const HEADER: [u8; 18] =
+        [0x15, 0x00, 0x15, 0xc8, 0x01, 0x15, 0x78, 0x2c, 0x15, 0x0e, 0x15, 0x00, 0x15, 0x06, 0x15, 0x06, 0x00, 0x00];
 
     #[test]
     fn reads_what_limits_need() {

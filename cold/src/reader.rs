@@ -99,14 +99,26 @@ impl ObjectReader {
     ///
     /// # Errors
     /// Those of [`ObjectReader::open`].
-    pub async fn open_summary(store: &ColdStore, instance_id: &str, ledger: LedgerId, summary: &ObjectSummary) -> Result<Self> {
+    pub async fn open_summary(
+        store: &ColdStore,
+        instance_id: &str,
+        ledger: LedgerId,
+        summary: &ObjectSummary,
+    ) -> Result<Self> {
         Self::open_at(store, instance_id, ledger, summary, Limits::v1()).await
     }
 
-    async fn open_at(store: &ColdStore, instance_id: &str, ledger: LedgerId, summary: &ObjectSummary, limits: Limits) -> Result<Self> {
+    async fn open_at(
+        store: &ColdStore,
+        instance_id: &str,
+        ledger: LedgerId,
+        summary: &ObjectSummary,
+        limits: Limits,
+    ) -> Result<Self> {
         let key: Arc<str> = ColdRecord::key_of(instance_id, ledger, summary.object).into();
         let tail_bytes = u64::from(summary.footer_bytes);
-        if summary.footer_offset.checked_add(tail_bytes) != Some(summary.object_bytes) || tail_bytes > limits.tail_bytes {
+        if summary.footer_offset.checked_add(tail_bytes) != Some(summary.object_bytes) || tail_bytes > limits.tail_bytes
+        {
             return Err(Error::damaged(&key, "the cold record puts its tail at an impossible place"));
         }
         let range = summary.footer_offset..summary.object_bytes;
@@ -127,10 +139,14 @@ impl ObjectReader {
                 rows: group.rows,
                 range: group.range.clone(),
                 // What is declared, or the stored bytes where pages are slices of them, and 40 bytes of tables a row.
-                decoded_bytes: group.raw_bytes.max(group.range.end - group.range.start) + u64::from(group.rows) * 40 + 4_096,
+                decoded_bytes: group.raw_bytes.max(group.range.end - group.range.start)
+                    + u64::from(group.rows) * 40
+                    + 4_096,
             })
             .collect();
-        Ok(Self { inner: Arc::new(Inner { store: store.clone(), key, limits, summary: summary.clone(), tail, groups }) })
+        Ok(Self {
+            inner: Arc::new(Inner { store: store.clone(), key, limits, summary: summary.clone(), tail, groups }),
+        })
     }
 
     /// The object's key.
@@ -204,7 +220,10 @@ impl ObjectReader {
     pub async fn decode_group(&self, index: usize, bytes: Bytes) -> Result<RowGroup> {
         let info = self.info(index)?;
         if bytes.len() as u64 != info.fetch_bytes() {
-            return Err(Error::damaged(self.key(), format_args!("row group {index}: {} bytes, expected {}", bytes.len(), info.fetch_bytes())));
+            return Err(Error::damaged(
+                self.key(),
+                format_args!("row group {index}: {} bytes, expected {}", bytes.len(), info.fetch_bytes()),
+            ));
         }
         let inner = Arc::clone(&self.inner);
         let decode = move || RowGroup::decode(&inner.key, &inner.tail, index, bytes, &inner.limits);
@@ -228,7 +247,11 @@ impl std::fmt::Debug for ObjectReader {
     }
 }
 
-async fn maybe_blocking<T: Send + 'static>(name: &'static str, bytes: u64, work: impl FnOnce() -> T + Send + 'static) -> T {
+async fn maybe_blocking<T: Send + 'static>(
+    name: &'static str,
+    bytes: u64,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> T {
     if bytes <= INLINE_DECODE_BYTES { work() } else { common::blocking::run_blocking(name, work).await }
 }
 

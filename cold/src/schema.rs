@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use parquet::basic::{Compression, Encoding, Repetition, Type, ZstdLevel};
-use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesPtr, WriterVersion};
 use parquet::file::metadata::SortingColumn;
+use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesPtr, WriterVersion};
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::{ColumnPath, SchemaDescriptor, TypePtr};
 
@@ -75,7 +75,9 @@ impl Column {
 
     const fn shape(self) -> (Type, Repetition) {
         match self {
-            Self::LedgerId | Self::EntryId | Self::LastConfirmed | Self::LedgerLength => (Type::INT64, Repetition::REQUIRED),
+            Self::LedgerId | Self::EntryId | Self::LastConfirmed | Self::LedgerLength => {
+                (Type::INT64, Repetition::REQUIRED)
+            }
             Self::Digest => (Type::BYTE_ARRAY, Repetition::REQUIRED),
             Self::Crc32c => (Type::INT32, Repetition::REQUIRED),
             Self::Payload | Self::Raw => (Type::BYTE_ARRAY, Repetition::OPTIONAL),

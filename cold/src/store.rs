@@ -112,7 +112,14 @@ impl ColdStore {
         Self::assemble(store, Path::default(), name, None, options, rng)
     }
 
-    fn assemble(store: Arc<dyn ObjectStore>, prefix: Path, name: String, local: Option<LocalRoot>, options: StoreOptions, rng: Rng) -> Self {
+    fn assemble(
+        store: Arc<dyn ObjectStore>,
+        prefix: Path,
+        name: String,
+        local: Option<LocalRoot>,
+        options: StoreOptions,
+        rng: Rng,
+    ) -> Self {
         let requests = Semaphore::new(options.requests_in_flight.max(1));
         Self { inner: Arc::new(Inner { store, prefix, name, local, options, requests, rng }) }
     }
@@ -182,7 +189,13 @@ impl ColdStore {
         Ok(listed.iter().map(|meta| facts(&self.key(&meta.location), meta)).collect())
     }
 
-    async fn request_range(&self, key: &str, path: &Path, range: &Range<u64>, object_bytes: Option<u64>) -> Result<Bytes> {
+    async fn request_range(
+        &self,
+        key: &str,
+        path: &Path,
+        range: &Range<u64>,
+        object_bytes: Option<u64>,
+    ) -> Result<Bytes> {
         let options = GetOptions { range: Some(GetRange::Bounded(range.clone())), ..GetOptions::default() };
         let read = async {
             let result = self.inner.store.get_opts(path, options).await?;
@@ -193,23 +206,46 @@ impl ColdStore {
             Ok(Err(Answer::Differs(what))) => Err(Error::damaged(key, what)),
             Ok(Err(Answer::Failed(error))) => Err(store_error(key, "read", error)),
             // Stores refuse a range beyond the end in words of their own: the size tells damage from trouble.
-            Err(error) if error.kind() == ErrorKind::Transient => match self.request(key, "look up", self.inner.store.head(path)).await {
-                Ok(meta) if meta.size < range.end => {
-                    Err(Error::damaged(key, format_args!("it has {} bytes, expected at least {}", meta.size, range.end)))
+            Err(error) if error.kind() == ErrorKind::Transient => {
+                match self.request(key, "look up", self.inner.store.head(path)).await {
+                    Ok(meta) if meta.size < range.end => Err(Error::damaged(
+                        key,
+                        format_args!("it has {} bytes, expected at least {}", meta.size, range.end),
+                    )),
+                    _ => Err(error),
                 }
-                _ => Err(error),
-            },
+            }
             Err(error) => Err(error),
         }
     }
 
     /// One request: waits for its turn, and ends by its deadline.
-    async fn request<T>(&self, key: &str, doing: &'static str, work: impl Future<Output = object_store::Result<T>>) -> Result<T> {
-        let _turn = self.inner.requests.acquire().await.map_err(|_| Error::new(ErrorKind::Transient, "the store is closing"))?;
-        match tokio::time::timeout(self.inner.options.request_deadline, work).await {
+    async fn request<T>(
+        &self,
+        key: &str,
+        doing: &'static str,
+        work: impl Future<Output = object_store::Result<T>>,
+    ) -> Result<T> {
+        self.request_within(self.inner.options.request_deadline, key, doing, work).await
+    }
+
+    async fn request_within<T>(
+        &self,
+        deadline: Duration,
+        key: &str,
+        doing: &'static str,
+        work: impl Future<Output = object_store::Result<T>>,
+    ) -> Result<T> {
+        let _turn = self
+            .inner
+            .requests
+            .acquire()
+            .await
+            .map_err(|_| Error::new(ErrorKind::Transient, "the store is closing"))?;
+        match tokio::time::timeout(deadline, work).await {
             Ok(done) => done.map_err(|error| store_error(key, doing, error)),
             Err(_) => {
-                let seconds = self.inner.options.request_deadline.as_secs_f64();
+                let seconds = deadline.as_secs_f64();
                 Err(Error::new(ErrorKind::Transient, format!("{doing} object {key}: no answer within {seconds} s")))
             }
         }
@@ -230,7 +266,8 @@ impl ColdStore {
     fn path(&self, key: &str) -> Result<Path> {
         let prefix = &self.inner.prefix;
         let full = if prefix.as_ref().is_empty() { key.to_owned() } else { format!("{prefix}/{key}") };
-        Path::parse(&full).map_err(|error| Error::with_source(ErrorKind::Invalid, format!("use object key {key:?}"), error))
+        Path::parse(&full)
+            .map_err(|error| Error::with_source(ErrorKind::Invalid, format!("use object key {key:?}"), error))
     }
 
     fn key(&self, path: &Path) -> String {
@@ -252,7 +289,11 @@ enum Answer {
 }
 
 /// Takes the body of an answer, no more of it than was asked for.
-async fn collect(result: GetResult, range: &Range<u64>, object_bytes: Option<u64>) -> std::result::Result<Bytes, Answer> {
+async fn collect(
+    result: GetResult,
+    range: &Range<u64>,
+    object_bytes: Option<u64>,
+) -> std::result::Result<Bytes, Answer> {
     let wanted = range.end - range.start;
     if let Some(object_bytes) = object_bytes
         && result.meta.size != object_bytes
@@ -261,7 +302,10 @@ async fn collect(result: GetResult, range: &Range<u64>, object_bytes: Option<u64
     }
     if result.range != *range {
         let found = &result.range;
-        return Err(Answer::Differs(format!("the store answered with bytes {}..{}, asked for {}..{}", found.start, found.end, range.start, range.end)));
+        return Err(Answer::Differs(format!(
+            "the store answered with bytes {}..{}, asked for {}..{}",
+            found.start, found.end, range.start, range.end
+        )));
     }
     let differs = |found: u64| Answer::Differs(format!("the store answered with {found} bytes, asked for {wanted}"));
     if let GetResultPayload::File(..) = result.payload {
@@ -311,11 +355,14 @@ fn store_error(key: &str, doing: &str, error: object_store::Error) -> Error {
     let (kind, hint) = match &error {
         E::NotFound { .. } => (ErrorKind::NotFound, "the store does not have it"),
         E::AlreadyExists { .. } | E::Precondition { .. } => (ErrorKind::AlreadyExists, "the key is taken"),
-        E::PermissionDenied { .. } => (ErrorKind::Denied, "permission denied; give these credentials the right to do so"),
-        E::Unauthenticated { .. } => (ErrorKind::Denied, "the store does not know these credentials; check them"),
-        E::InvalidPath { .. } | E::NotSupported { .. } | E::NotImplemented { .. } | E::UnknownConfigurationKey { .. } => {
-            (ErrorKind::Config, "the store cannot do this")
+        E::PermissionDenied { .. } => {
+            (ErrorKind::Denied, "permission denied; give these credentials the right to do so")
         }
+        E::Unauthenticated { .. } => (ErrorKind::Denied, "the store does not know these credentials; check them"),
+        E::InvalidPath { .. }
+        | E::NotSupported { .. }
+        | E::NotImplemented { .. }
+        | E::UnknownConfigurationKey { .. } => (ErrorKind::Config, "the store cannot do this"),
         _ if is_denied(&error) => (ErrorKind::Denied, "permission denied; give this process the right to do so"),
         _ => (ErrorKind::Transient, "the store did not do it"),
     };

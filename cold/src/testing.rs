@@ -1,13 +1,11 @@
 //! What the tests of this crate share.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use common::retry::RetryPolicy;
 use common::rng::Rng;
 use ledger::{BookieId, DigestType, Digester, EntryHeader, EntryId, LedgerId, LedgerMetadata, Password, Quorums};
-use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 use uuid::Uuid;
@@ -65,7 +63,11 @@ pub(crate) fn text(seed: u64, bytes: usize) -> Vec<u8> {
     let rng = Rng::seeded(seed);
     let mut out = Vec::with_capacity(bytes + 80);
     while out.len() < bytes {
-        let line = format!("{{\"ts\":{},\"level\":\"info\",\"user\":\"{:x}\",\"message\":\"request served\"}}\n", rng.below(1 << 40), rng.next_u64());
+        let line = format!(
+            "{{\"ts\":{},\"level\":\"info\",\"user\":\"{:x}\",\"message\":\"request served\"}}\n",
+            rng.below(1 << 40),
+            rng.next_u64()
+        );
         out.extend_from_slice(line.as_bytes());
     }
     out.truncate(bytes);
@@ -109,8 +111,8 @@ pub(crate) fn options() -> StoreOptions {
 }
 
 pub(crate) fn cold_store() -> (ColdStore, FaultStore) {
-    let faults = FaultStore::new(Arc::new(InMemory::new()));
-    (ColdStore::new(Arc::new(faults.clone()), options(), Rng::seeded(1)), faults)
+    let faults = FaultStore::in_memory();
+    (faults.cold_store(options(), Rng::seeded(1)), faults)
 }
 
 /// Puts bytes where the test object belongs, past every check.

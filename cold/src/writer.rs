@@ -178,9 +178,8 @@ impl ObjectWriter {
 
     /// Bytes this writer holds: pages of the open row group and the rows of the open batch.
     pub fn memory_bytes(&self) -> u64 {
-        let encoded = self.file.as_ref().map_or(0, |file| {
-            file.encoder.held_bytes() + file.writer.inner().capacity() as u64
-        });
+        let encoded =
+            self.file.as_ref().map_or(0, |file| file.encoder.held_bytes() + file.writer.inner().capacity() as u64);
         // Every column has one open page.
         encoded + self.batch_bytes + 2 * self.limits.page_bytes as u64
     }
@@ -224,11 +223,12 @@ impl ObjectWriter {
     fn file(&mut self) -> Result<&mut File> {
         if self.file.is_none() {
             let compressing = schema::properties(PayloadCodec::Zstd, &self.limits);
-            let codec = if shrinks(&self.schema, &compressing, &self.batch, self.limits.sample_bytes).map_err(encode_error)? {
-                PayloadCodec::Zstd
-            } else {
-                PayloadCodec::Stored
-            };
+            let codec =
+                if shrinks(&self.schema, &compressing, &self.batch, self.limits.sample_bytes).map_err(encode_error)? {
+                    PayloadCodec::Zstd
+                } else {
+                    PayloadCodec::Stored
+                };
             let properties = schema::properties(codec, &self.limits);
             let encoder = GroupEncoder::new(&self.schema, &properties);
             let writer = SerializedFileWriter::new(Vec::new(), schema::schema(), properties).map_err(encode_error)?;
@@ -271,11 +271,7 @@ impl ObjectWriter {
         let bytes = std::mem::take(file.writer.inner_mut());
         // The magic bytes of the file come out with the first row group, which does not include them.
         let magic = if self.whole.bytes == 0 { 4 } else { 0 };
-        self.checksums.push(GroupChecksums {
-            extras: group.extras,
-            crc32c: crc32c::crc32c(&bytes[magic..]),
-            pages,
-        });
+        self.checksums.push(GroupChecksums { extras: group.extras, crc32c: crc32c::crc32c(&bytes[magic..]), pages });
         self.whole.count(&bytes);
         Ok(Some(bytes.into()))
     }

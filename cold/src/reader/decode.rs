@@ -72,12 +72,25 @@ pub(super) struct Run<'a> {
 
 impl<'a> Run<'a> {
     /// All pages of a column.
-    pub(super) fn whole(tail: &'a Tail, column: Column, chunk: &'a Chunk, group_rows: u32, window: &Arc<Window>) -> Self {
+    pub(super) fn whole(
+        tail: &'a Tail,
+        column: Column,
+        chunk: &'a Chunk,
+        group_rows: u32,
+        window: &Arc<Window>,
+    ) -> Self {
         Self { tail, column, chunk, pages: 0..chunk.pages.len(), group_rows, window: Arc::clone(window) }
     }
 
     /// The one page that holds a row.
-    pub(super) fn of_row(tail: &'a Tail, column: Column, chunk: &'a Chunk, group_rows: u32, row: u32, window: &Arc<Window>) -> Self {
+    pub(super) fn of_row(
+        tail: &'a Tail,
+        column: Column,
+        chunk: &'a Chunk,
+        group_rows: u32,
+        row: u32,
+        window: &Arc<Window>,
+    ) -> Self {
         let place = page_of(chunk, row);
         Self { tail, column, chunk, pages: place..place + 1, group_rows, window: Arc::clone(window) }
     }
@@ -93,7 +106,9 @@ impl<'a> Run<'a> {
             let found = crc32c::crc32c(&bytes);
             if found != page.crc32c {
                 let (at, want) = (page.offset, page.crc32c);
-                return Err(self.bad(format_args!("the page at {at} has crc32c {found:08x}, the footer says {want:08x}")));
+                return Err(
+                    self.bad(format_args!("the page at {at} has crc32c {found:08x}, the footer says {want:08x}"))
+                );
             }
         }
         Ok(())
@@ -105,8 +120,11 @@ impl<'a> Run<'a> {
             let page = &self.chunk.pages[place];
             let at = page.offset;
             let bytes = self.window.slice(page.range()).ok_or_else(|| self.bad("a page was not fetched"))?;
-            let header = page_header::read(&bytes).ok_or_else(|| self.bad(format_args!("the page at {at} has no readable header")))?;
-            if header.header_bytes + header.stored_bytes != bytes.len() || header.values as u64 != u64::from(self.rows_of(place)) {
+            let header = page_header::read(&bytes)
+                .ok_or_else(|| self.bad(format_args!("the page at {at} has no readable header")))?;
+            if header.header_bytes + header.stored_bytes != bytes.len()
+                || header.values as u64 != u64::from(self.rows_of(place))
+            {
                 return Err(self.bad(format_args!("the page at {at} differs from the page index")));
             }
             *left = left
@@ -122,12 +140,17 @@ impl<'a> Run<'a> {
         let mut reader = ColumnReaderImpl::<T>::new(self.descriptor(), Box::new(self.reader()?));
         let mut values = Vec::with_capacity(rows);
         while values.len() < rows {
-            let (read, _, _) = reader.read_records(rows - values.len(), None, None, &mut values).map_err(|e| self.bad(e))?;
+            let (read, _, _) =
+                reader.read_records(rows - values.len(), None, None, &mut values).map_err(|e| self.bad(e))?;
             if read == 0 {
                 break;
             }
         }
-        if values.len() != rows { Err(self.bad(format_args!("{} values for {rows} rows", values.len()))) } else { Ok(values) }
+        if values.len() != rows {
+            Err(self.bad(format_args!("{} values for {rows} rows", values.len())))
+        } else {
+            Ok(values)
+        }
     }
 
     /// The values of an optional column, one for each row.
@@ -137,7 +160,8 @@ impl<'a> Run<'a> {
         let (mut levels, mut values) = (Vec::with_capacity(rows), Vec::new());
         while levels.len() < rows {
             let left = rows - levels.len();
-            let (read, _, _) = reader.read_records(left, Some(&mut levels), None, &mut values).map_err(|e| self.bad(e))?;
+            let (read, _, _) =
+                reader.read_records(left, Some(&mut levels), None, &mut values).map_err(|e| self.bad(e))?;
             if read == 0 {
                 break;
             }
@@ -164,7 +188,14 @@ impl<'a> Run<'a> {
         let mut reader = self.reader()?;
         let mut out = Strings { pages: Vec::with_capacity(self.pages.len()), slots: Vec::with_capacity(self.rows()) };
         while let Some(page) = reader.get_next_page().map_err(|error| self.bad(error))? {
-            let ParquetPage::DataPage { buf, num_values, encoding: Encoding::PLAIN, def_level_encoding: Encoding::RLE, .. } = page else {
+            let ParquetPage::DataPage {
+                buf,
+                num_values,
+                encoding: Encoding::PLAIN,
+                def_level_encoding: Encoding::RLE,
+                ..
+            } = page
+            else {
                 return Err(self.bad("a page of another encoding than format version 1 has"));
             };
             out.add_page(buf, num_values as usize).ok_or_else(|| self.bad("a page is malformed"))?;
@@ -204,7 +235,8 @@ impl<'a> Run<'a> {
             .set_data_page_offset(signed(start)?)
             .build()
             .map_err(|error| self.bad(error))?;
-        SerializedPageReader::new(Arc::clone(&self.window), &metadata, self.rows(), None).map_err(|error| self.bad(error))
+        SerializedPageReader::new(Arc::clone(&self.window), &metadata, self.rows(), None)
+            .map_err(|error| self.bad(error))
     }
 
     fn bad(&self, what: impl std::fmt::Display) -> Damage {
@@ -362,7 +394,9 @@ mod tests {
     fn strings_stay_within_their_page() {
         let add = |page: &'static [u8], values| {
             let mut strings = Strings { pages: Vec::new(), slots: Vec::new() };
-            strings.add_page(Bytes::from_static(page), values).map(|()| (0..values).map(|i| strings.get(i).unwrap()).collect::<Vec<_>>())
+            strings
+                .add_page(Bytes::from_static(page), values)
+                .map(|()| (0..values).map(|i| strings.get(i).unwrap()).collect::<Vec<_>>())
         };
         let page = b"\x02\0\0\0\x03\x05\x02\0\0\0ab\0\0\0\0";
         assert_eq!(add(page, 3), Some(vec![Some(Bytes::from("ab")), None, Some(Bytes::new())]));

@@ -55,7 +55,14 @@ impl RowGroup {
         }
     }
 
-    fn decode_checked(object: &Arc<str>, tail: &Tail, index: usize, group: &Group, bytes: Bytes, limits: &Limits) -> std::result::Result<Self, Damage> {
+    fn decode_checked(
+        object: &Arc<str>,
+        tail: &Tail,
+        index: usize,
+        group: &Group,
+        bytes: Bytes,
+        limits: &Limits,
+    ) -> std::result::Result<Self, Damage> {
         let fetched_bytes = bytes.len() as u64;
         let window = Arc::new(Window { start: group.range.start, bytes });
         let mut left = limits.accepted_raw_bytes();
@@ -76,7 +83,8 @@ impl RowGroup {
         let crcs = run(Column::Crc32c)?.required::<Int32Type>()?;
         let payloads = run(Column::Payload)?.strings()?;
         let raws = group.extras.has(Extras::RAW).then(|| run(Column::Raw)?.strings()).transpose()?;
-        let redacted = group.extras.has(Extras::REDACTED).then(|| run(Column::Redacted)?.optional::<BoolType>()).transpose()?;
+        let redacted =
+            group.extras.has(Extras::REDACTED).then(|| run(Column::Redacted)?.optional::<BoolType>()).transpose()?;
         let ts = group.extras.has(Extras::TS).then(|| run(Column::Ts)?.optional::<Int64Type>()).transpose()?;
         let mut decoded = Self {
             object: Arc::clone(object),
@@ -104,12 +112,14 @@ impl RowGroup {
     fn count(&self, group: &Group, fetched_bytes: u64) -> u64 {
         let stored = |column: Column| group.chunk(column).codec == Compression::UNCOMPRESSED;
         let strings = |strings: &Strings, column| strings.memory_bytes(!stored(column));
-        let longs = self.last_confirmed.capacity() + self.ledger_length.capacity() + self.ids.as_ref().map_or(0, Vec::capacity);
+        let longs =
+            self.last_confirmed.capacity() + self.ledger_length.capacity() + self.ids.as_ref().map_or(0, Vec::capacity);
         let options = self.redacted.as_ref().map_or(0, |v| v.capacity() * size_of::<Option<bool>>())
             + self.ts.as_ref().map_or(0, |v| v.capacity() * size_of::<Option<i64>>());
         let tables = size_of::<Self>() + longs * size_of::<i64>() + self.crcs.capacity() * size_of::<i32>() + options;
         // Stored payloads are slices of the fetched bytes, which then stay as a whole.
-        let kept = if stored(Column::Payload) || self.raws.is_some() && stored(Column::Raw) { fetched_bytes } else { 0 };
+        let kept =
+            if stored(Column::Payload) || self.raws.is_some() && stored(Column::Raw) { fetched_bytes } else { 0 };
         tables as u64
             + kept
             + self.digests.memory_bytes()
@@ -165,7 +175,8 @@ impl RowGroup {
     /// the iterator goes on with the next row that is there.
     pub fn rows(&self, entries: Range<EntryId>) -> impl Iterator<Item = Result<Row>> + '_ {
         let start = entries.start.max(self.first);
-        let end = if entries.end > self.last { self.rows } else { self.place_of(entries.end).unwrap_or_else(|place| place) };
+        let end =
+            if entries.end > self.last { self.rows } else { self.place_of(entries.end).unwrap_or_else(|place| place) };
         let from = self.place_of(start).unwrap_or_else(|place| place);
         let mut expected = start;
         (from..end.max(from)).flat_map(move |place| {

@@ -29,7 +29,9 @@ impl ObjectReader {
     /// # Errors
     /// `NotFound`, `Damaged`, or what keeps the store from answering.
     pub async fn read_entry(&self, entry: EntryId) -> Result<Option<Row>> {
-        let Some(GroupInfo { index, first, decoded_bytes, .. }) = self.group_of(entry).cloned() else { return Ok(None) };
+        let Some(GroupInfo { index, first, decoded_bytes, .. }) = self.group_of(entry).cloned() else {
+            return Ok(None);
+        };
         let group = &self.inner.tail.groups[index];
         if entry > group.last {
             return Err(Error::damaged(self.key(), format_args!("entry {entry} is missing")));
@@ -69,7 +71,14 @@ fn ranges(group: &Group, row: u32) -> (Range<u64>, Range<u64>) {
     (narrow.unwrap_or(payload.clone()), payload)
 }
 
-fn decode(inner: &Inner, index: usize, row: u32, entry: EntryId, narrow: &Arc<Window>, payload: &Arc<Window>) -> Result<Row> {
+fn decode(
+    inner: &Inner,
+    index: usize,
+    row: u32,
+    entry: EntryId,
+    narrow: &Arc<Window>,
+    payload: &Arc<Window>,
+) -> Result<Row> {
     let damaged = |what: Damage| Error::damaged(&inner.key, format_args!("row group {index}, entry {entry}: {what}"));
     // As for row groups: checksums keep damage away from the library, this is for what is left.
     let decoded = catch_unwind(AssertUnwindSafe(|| decode_checked(inner, index, row, entry, narrow, payload)));

@@ -91,11 +91,21 @@ impl Tail {
 }
 
 /// Reads the tail of `object`, whose bytes `tail` are, and holds it to what is known of the object.
-pub(crate) fn read(object: &str, tail: &Bytes, expected: &ObjectSummary, instance_id: &str, ledger: LedgerId, limits: &Limits) -> Result<Tail> {
+pub(crate) fn read(
+    object: &str,
+    tail: &Bytes,
+    expected: &ObjectSummary,
+    instance_id: &str,
+    ledger: LedgerId,
+    limits: &Limits,
+) -> Result<Tail> {
     let found = crc32c::crc32c(tail);
     if found != expected.footer_crc32c {
         let want = expected.footer_crc32c;
-        return Err(Error::damaged(object, format_args!("tail has crc32c {found:08x}, the cold record says {want:08x}")));
+        return Err(Error::damaged(
+            object,
+            format_args!("tail has crc32c {found:08x}, the cold record says {want:08x}"),
+        ));
     }
     // The library may panic on bytes no writer makes. The checksum keeps damage away from it; this is for what is left.
     let parsed = catch_unwind(AssertUnwindSafe(|| parse(tail, expected)));
@@ -104,15 +114,17 @@ pub(crate) fn read(object: &str, tail: &Bytes, expected: &ObjectSummary, instanc
         Err(_) => return Err(Error::damaged(object, "parse footer: the Parquet library gave up on it")),
     };
     let pairs = metadata.file_metadata().key_value_metadata().map_or(&[][..], Vec::as_slice);
-    let (identity, checksums) = footer::from_pairs(pairs, metadata.num_row_groups()).map_err(|refusal| match refusal {
-        Refusal::Unsupported(what) => Error::new(ErrorKind::Unsupported, format!("read object {object}: {what}")),
-        Refusal::Damaged(what) => Error::damaged(object, what),
-    })?;
+    let (identity, checksums) =
+        footer::from_pairs(pairs, metadata.num_row_groups()).map_err(|refusal| match refusal {
+            Refusal::Unsupported(what) => Error::new(ErrorKind::Unsupported, format!("read object {object}: {what}")),
+            Refusal::Damaged(what) => Error::damaged(object, what),
+        })?;
     check_identity(&identity, expected, instance_id, ledger).map_err(|what| Error::damaged(object, what))?;
     let schema = metadata.file_metadata().schema_descr_ptr();
     let places = schema::locate(&schema)
         .map_err(|what| Error::new(ErrorKind::Unsupported, format!("read object {object}: {what}")))?;
-    let groups = groups(&metadata, &places, &checksums, expected, limits).map_err(|what| Error::damaged(object, what))?;
+    let groups =
+        groups(&metadata, &places, &checksums, expected, limits).map_err(|what| Error::damaged(object, what))?;
     Ok(Tail { schema, places, identity, groups })
 }
 
@@ -133,7 +145,12 @@ fn damage(object: &str, doing: &str, error: parquet::errors::ParquetError) -> Er
     Error::with_source(ErrorKind::Damaged, format!("read object {object}: {doing}"), error)
 }
 
-fn check_identity(identity: &Identity, expected: &ObjectSummary, instance_id: &str, ledger: LedgerId) -> std::result::Result<(), String> {
+fn check_identity(
+    identity: &Identity,
+    expected: &ObjectSummary,
+    instance_id: &str,
+    ledger: LedgerId,
+) -> std::result::Result<(), String> {
     if identity.instance_id != instance_id {
         return Err(format!("it belongs to cluster {}, expected {instance_id}", identity.instance_id));
     }
@@ -163,7 +180,8 @@ fn groups(
     let mut end = MAGIC_BYTES;
     let mut rows = 0u64;
     for (index, (row_group, checksums)) in metadata.row_groups().iter().zip(checksums).enumerate() {
-        let group = group(metadata, index, row_group, places, checksums, limits).map_err(|what| format!("row group {index}: {what}"))?;
+        let group = group(metadata, index, row_group, places, checksums, limits)
+            .map_err(|what| format!("row group {index}: {what}"))?;
         if group.range.start != end {
             return Err(format!("row group {index}: it begins at {}, the one before ends at {end}", group.range.start));
         }
@@ -242,13 +260,23 @@ fn group(
     if raw_bytes > limits.accepted_raw_bytes() {
         return Err(format!("it decodes to {raw_bytes} bytes, more than accepted"));
     }
-    let (first, last) = entry_bounds(row_group, places[Column::EntryId as usize]).ok_or("it has no bounds of entry ids")?;
+    let (first, last) =
+        entry_bounds(row_group, places[Column::EntryId as usize]).ok_or("it has no bounds of entry ids")?;
     if first > last || last.since(first) + 1 < rows {
         return Err(format!("{rows} rows do not fit into entries {first} to {last}"));
     }
     let rows = u32::try_from(rows).map_err(|_| "it has too many rows")?;
     let chunks = chunks.into_iter().collect::<Option<Vec<_>>>().ok_or("a column is missing")?;
-    Ok(Group { first, last, rows, range: start..end, raw_bytes, crc32c: checksums.crc32c, extras: checksums.extras, chunks })
+    Ok(Group {
+        first,
+        last,
+        rows,
+        range: start..end,
+        raw_bytes,
+        crc32c: checksums.crc32c,
+        extras: checksums.extras,
+        chunks,
+    })
 }
 
 /// Pages must tile their column and begin at ascending rows.

@@ -82,7 +82,11 @@ impl Proof {
             Err(Error::damaged(key, format_args!("{what} is {found}, expected {want}")))
         };
         if self.crc32c != expected.object_crc32c {
-            return differs("whole-object crc32c", format!("{:08x}", self.crc32c), format!("{:08x}", expected.object_crc32c));
+            return differs(
+                "whole-object crc32c",
+                format!("{:08x}", self.crc32c),
+                format!("{:08x}", expected.object_crc32c),
+            );
         }
         if self.next != expected.entries {
             return differs("number of entries", self.next.to_string(), expected.entries.to_string());

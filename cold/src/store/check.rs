@@ -28,14 +28,20 @@ impl ColdStore {
 
     async fn check_probe(&self, key: &str, body: &str) -> Result<()> {
         let bytes = body.len() as u64;
-        let part = self.get_range(key, 1..bytes, Some(bytes)).await.map_err(|error| self.explain("read a range of an object", error))?;
+        let part = self
+            .get_range(key, 1..bytes, Some(bytes))
+            .await
+            .map_err(|error| self.explain("read a range of an object", error))?;
         if part != body.as_bytes()[1..] {
             let what = format!("use object store {}: it gave back other bytes than were written", self.name());
             return Err(Error::new(ErrorKind::Damaged, what));
         }
         let listed = self.list(PROBES, None, 1_024).await.map_err(|error| self.explain("list objects", error))?;
         if !listed.iter().any(|found| found.key == key) && listed.len() < 1_024 {
-            let what = format!("use object store {}: an object just written is not listed; a store with strongly consistent lists is needed", self.name());
+            let what = format!(
+                "use object store {}: an object just written is not listed; a store with strongly consistent lists is needed",
+                self.name()
+            );
             return Err(Error::new(ErrorKind::Config, what));
         }
         Ok(())
@@ -43,8 +49,12 @@ impl ColdStore {
 
     fn explain(&self, doing: &str, error: Error) -> Error {
         let (kind, hint) = match error.kind() {
-            ErrorKind::Denied => (ErrorKind::Denied, "permission denied: give this process or its credentials the right to do so"),
-            ErrorKind::NotFound => (ErrorKind::Config, "the bucket or directory does not exist: create it, or correct the URL"),
+            ErrorKind::Denied => {
+                (ErrorKind::Denied, "permission denied: give this process or its credentials the right to do so")
+            }
+            ErrorKind::NotFound => {
+                (ErrorKind::Config, "the bucket or directory does not exist: create it, or correct the URL")
+            }
             ErrorKind::Transient => (ErrorKind::Transient, "no good answer: check endpoint, region and network"),
             kind => (kind, "it does not work"),
         };

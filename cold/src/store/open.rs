@@ -34,7 +34,11 @@ impl ColdStore {
             "s3" | "gs" | "az" => {
                 let store = open_cloud(url, &name, &options)?;
                 let prefix = Path::from_url_path(url.path()).map_err(|error| {
-                    Error::with_source(ErrorKind::Config, format!("open object store {name}: its path is malformed"), error)
+                    Error::with_source(
+                        ErrorKind::Config,
+                        format!("open object store {name}: its path is malformed"),
+                        error,
+                    )
                 })?;
                 Ok(Self::assemble(store, prefix, name, None, options, rng))
             }
@@ -50,9 +54,10 @@ fn open_directory(url: &Url, name: &str, options: StoreOptions, rng: Rng) -> Res
     let refuse = |error: std::io::Error| {
         let shown = path.display();
         let (kind, hint) = match error.kind() {
-            std::io::ErrorKind::PermissionDenied => {
-                (ErrorKind::Denied, format!("this process may not create {shown}; create it and give it to the user that runs this"))
-            }
+            std::io::ErrorKind::PermissionDenied => (
+                ErrorKind::Denied,
+                format!("this process may not create {shown}; create it and give it to the user that runs this"),
+            ),
             std::io::ErrorKind::NotADirectory | std::io::ErrorKind::AlreadyExists => {
                 (ErrorKind::Config, format!("{shown}, or something above it, is a file; choose a directory"))
             }
@@ -62,7 +67,13 @@ fn open_directory(url: &Url, name: &str, options: StoreOptions, rng: Rng) -> Res
     };
     let local = LocalRoot::create(&path).map_err(refuse)?;
     let store = LocalFileSystem::new_with_prefix(local.root())
-        .map_err(|error| Error::with_source(ErrorKind::Config, format!("open object store {name}: the directory cannot be used"), error))?
+        .map_err(|error| {
+            Error::with_source(
+                ErrorKind::Config,
+                format!("open object store {name}: the directory cannot be used"),
+                error,
+            )
+        })?
         .with_fsync(true);
     Ok(ColdStore::assemble(Arc::new(store), Path::default(), name.to_owned(), Some(local), options, rng))
 }
@@ -75,7 +86,11 @@ fn open_cloud(url: &Url, name: &str, options: &StoreOptions) -> Result<Arc<dyn O
     // The client's own retries end before our deadline of the request, so that its error is the one people see.
     let retry_timeout = options.request_deadline / 2;
     let retry = RetryConfig {
-        backoff: BackoffConfig { init_backoff: Duration::from_millis(100), max_backoff: Duration::from_secs(5), base: 2.0 },
+        backoff: BackoffConfig {
+            init_backoff: Duration::from_millis(100),
+            max_backoff: Duration::from_secs(5),
+            base: 2.0,
+        },
         max_retries: 5,
         retry_timeout,
     };
@@ -87,13 +102,36 @@ fn open_cloud(url: &Url, name: &str, options: &StoreOptions) -> Result<Arc<dyn O
     let bucket = format!("{}://{}", url.scheme(), url.host_str().unwrap_or_default());
     let built: object_store::Result<Arc<dyn ObjectStore>> = match url.scheme() {
         "s3" => {
-            let client = if std::env::var("AWS_ALLOW_HTTP").is_ok_and(|value| value == "true") { client.with_allow_http(true) } else { client };
-            AmazonS3Builder::from_env().with_url(bucket).with_retry(retry).with_client_options(client).build().map(|s| Arc::new(s) as _)
+            let client = if std::env::var("AWS_ALLOW_HTTP").is_ok_and(|value| value == "true") {
+                client.with_allow_http(true)
+            } else {
+                client
+            };
+            AmazonS3Builder::from_env()
+                .with_url(bucket)
+                .with_retry(retry)
+                .with_client_options(client)
+                .build()
+                .map(|s| Arc::new(s) as _)
         }
-        "gs" => GoogleCloudStorageBuilder::from_env().with_url(bucket).with_retry(retry).with_client_options(client).build().map(|s| Arc::new(s) as _),
+        "gs" => GoogleCloudStorageBuilder::from_env()
+            .with_url(bucket)
+            .with_retry(retry)
+            .with_client_options(client)
+            .build()
+            .map(|s| Arc::new(s) as _),
         _ => {
-            let client = if std::env::var("AZURE_ALLOW_HTTP").is_ok_and(|value| value == "true") { client.with_allow_http(true) } else { client };
-            MicrosoftAzureBuilder::from_env().with_url(bucket).with_retry(retry).with_client_options(client).build().map(|s| Arc::new(s) as _)
+            let client = if std::env::var("AZURE_ALLOW_HTTP").is_ok_and(|value| value == "true") {
+                client.with_allow_http(true)
+            } else {
+                client
+            };
+            MicrosoftAzureBuilder::from_env()
+                .with_url(bucket)
+                .with_retry(retry)
+                .with_client_options(client)
+                .build()
+                .map(|s| Arc::new(s) as _)
         }
     };
     built.map_err(|error| {

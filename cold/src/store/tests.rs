@@ -1,6 +1,4 @@
-
 use common::budget::ByteBudget;
-use object_store::memory::InMemory;
 use url::Url;
 
 use super::*;
@@ -12,9 +10,9 @@ fn budget() -> ByteBudget {
 }
 
 fn small_parts() -> (ColdStore, FaultStore) {
-    let faults = FaultStore::new(Arc::new(InMemory::new()));
+    let faults = FaultStore::in_memory();
     let options = StoreOptions { part_bytes: 1_000, parts_in_flight: 2, ..options() };
-    (ColdStore::new(Arc::new(faults.clone()), options, Rng::seeded(1)), faults)
+    (faults.cold_store(options, Rng::seeded(1)), faults)
 }
 
 async fn put(store: &ColdStore, key: &str, bytes: Vec<u8>) -> Result<Uploaded> {
@@ -43,7 +41,8 @@ async fn uploads_of_every_size_read_back() {
     assert_eq!(store.head("a/b/none").await.unwrap_err().kind(), ErrorKind::NotFound);
     let listed: Vec<_> = store.list("a/b", None, 3).await.unwrap().into_iter().map(|found| found.key).collect();
     assert_eq!(listed, ["a/b/0", "a/b/1", "a/b/1000"]);
-    let listed: Vec<_> = store.list("a/b", Some("a/b/1000"), 2).await.unwrap().into_iter().map(|found| found.key).collect();
+    let listed: Vec<_> =
+        store.list("a/b", Some("a/b/1000"), 2).await.unwrap().into_iter().map(|found| found.key).collect();
     assert_eq!(listed, ["a/b/1001", "a/b/2000"]);
 }
 
@@ -123,7 +122,8 @@ async fn memory_of_a_streaming_write_is_bounded() {
     let (payload, mut length) = (noise(1, 4_096), 0);
     for id in 0..(64u64 << 20) / 4_096 {
         length += 4_096;
-        let header = ledger::EntryHeader { ledger: ledger(), entry: entry(id), last_confirmed: entry(id).prev(), length };
+        let header =
+            ledger::EntryHeader { ledger: ledger(), entry: entry(id), last_confirmed: entry(id).prev(), length };
         let body = digester.seal(&header, &payload);
         let row = crate::Row::from_entry(&digester.open(ledger(), None, &body).unwrap());
         if let Some(chunk) = writer.push(row).unwrap() {
@@ -173,6 +173,31 @@ async fn a_check_says_what_does_not_work() {
     let error = store.check().await.unwrap_err();
     assert!(error.to_string().contains("other bytes"), "{error}");
     assert_eq!(faults.take_traffic().deletes, 1, "its own probe is removed");
+}
+
+#[tokio::test]
+async fn refusals_say_what_to_do() {
+    let (store, faults) = small_parts();
+    let object = noise(1, 10);
+    for (fault, kind, advice) in [
+        (Fault::DenyPut, ErrorKind::Denied, "give these credentials the right"),
+        (Fault::LoseBucket, ErrorKind::Config, "the bucket is missing; create it"),
+    ] {
+        faults.inject(fault);
+        let error = put(&store, "key", object.clone()).await.unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.to_string().contains(advice) && error.to_string().contains("key"), "{error}");
+    }
+    for (fault, kind, advice) in [
+        (Fault::DenyPut, ErrorKind::Denied, "cannot write to it, permission denied"),
+        (Fault::LoseBucket, ErrorKind::Config, "does not exist: create it"),
+        (Fault::DenyGet, ErrorKind::Denied, "cannot read a range"),
+    ] {
+        faults.inject(fault);
+        let error = store.check().await.unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.to_string().contains(advice), "{error}");
+    }
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@
 //! this very upload or by a mix-up, and is never replaced.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use bytes::Bytes;
 use common::budget::{ByteBudget, BytePermit};
@@ -14,6 +15,9 @@ use tokio::task::JoinSet;
 
 use super::ColdStore;
 use crate::error::{Error, ErrorKind, Result};
+
+/// How fast a store must be at least when it makes one object of the parts: 10 MB/s.
+const JOIN_BYTES_PER_MS: u64 = 10_000;
 
 /// What was uploaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,7 +102,11 @@ impl Upload {
         let etag = done?;
         if let Some(local) = &self.store.inner.local {
             local.sync_above(self.path.as_ref()).await.map_err(|error| {
-                Error::with_source(ErrorKind::Unknown, format!("write object {}: sync its directories", self.key), error)
+                Error::with_source(
+                    ErrorKind::Unknown,
+                    format!("write object {}: sync its directories", self.key),
+                    error,
+                )
             })?;
         }
         Ok(Uploaded { bytes: self.bytes, etag })
@@ -181,14 +189,17 @@ impl Upload {
             Ok(_) => return Err(taken(&self.key)),
         }
         let Some(multipart) = &mut self.multipart else { return Ok(None) };
-        match self.store.request(&self.key, "join the parts of", multipart.complete()).await {
+        // A directory syncs the whole file now, a bucket may copy it: both take longer the larger it is.
+        let deadline =
+            self.store.inner.options.request_deadline + Duration::from_millis(self.bytes / JOIN_BYTES_PER_MS);
+        match self.store.request_within(deadline, &self.key, "join the parts of", multipart.complete()).await {
             Ok(put) => Ok(put.e_tag),
             Err(error) => self.resolve(error).await,
         }
     }
 
     /// After a write that failed: whether it happened all the same.
-    async fn resolve(&self, error: Error) -> Result<Option<String>> {
+    async fn resolve(&mut self, error: Error) -> Result<Option<String>> {
         if matches!(error.kind(), ErrorKind::Denied | ErrorKind::Config | ErrorKind::Invalid) {
             return Err(error);
         }

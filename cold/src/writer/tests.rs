@@ -18,7 +18,9 @@ fn golden_path(name: &str) -> PathBuf {
 
 /// The rows of `golden/v1.parquet`: two row groups and every column in use.
 fn golden_rows() -> Vec<Row> {
-    let mut rows = rows((0..60u64).map(|i| format!("entry {i}: {}", "the thermocline parts warm from cold; ".repeat(i as usize % 7)).into_bytes()));
+    let mut rows = rows((0..60u64).map(|i| {
+        format!("entry {i}: {}", "the thermocline parts warm from cold; ".repeat(i as usize % 7)).into_bytes()
+    }));
     rows[3].last_confirmed = None;
     rows[3].crc32c = rows[3].body_crc32c().unwrap();
     rows[50] = Row::from_raw(ledger(), entry(50), Bytes::from_static(b"\x00\x01not an entry body\xff"));
@@ -43,7 +45,8 @@ async fn the_golden_object_reads_and_is_what_we_write() {
         std::fs::write(&record, hex::encode(summary.to_record(0, 1, None).encode()) + "\n").unwrap();
     }
     let golden = std::fs::read(&object).unwrap();
-    let record = ledger::ColdRecord::decode(&hex::decode(std::fs::read_to_string(&record).unwrap().trim()).unwrap()).unwrap();
+    let record =
+        ledger::ColdRecord::decode(&hex::decode(std::fs::read_to_string(&record).unwrap().trim()).unwrap()).unwrap();
 
     let (store, faults) = cold_store();
     place(&faults, golden.clone()).await;
@@ -147,14 +150,18 @@ fn rows_out_of_place_are_refused() {
 }
 
 /// An object as a later minor version might write it: a column this version does not know stands in front of the others.
-fn object_with_another_column(rows: &[Row], pairs: impl Fn(Vec<KeyValue>) -> Vec<KeyValue>) -> (Vec<u8>, ObjectSummary) {
+fn object_with_another_column(
+    rows: &[Row],
+    pairs: impl Fn(Vec<KeyValue>) -> Vec<KeyValue>,
+) -> (Vec<u8>, ObjectSummary) {
     let message = "message entry {
       optional int64 future;
       required int64 ledger_id; required int64 entry_id; required int64 last_confirmed; required int64 ledger_length;
       required binary digest; required int32 crc32c; optional binary payload; optional binary raw; optional boolean redacted;
       optional int64 ts; }";
     let properties = schema::properties(PayloadCodec::Zstd, &Limits::v1());
-    let mut file = SerializedFileWriter::new(Vec::new(), Arc::new(parse_message_type(message).unwrap()), properties).unwrap();
+    let mut file =
+        SerializedFileWriter::new(Vec::new(), Arc::new(parse_message_type(message).unwrap()), properties).unwrap();
     let mut group = file.next_row_group().unwrap();
     let present = vec![1i16; rows.len()];
     let absent = vec![0i16; rows.len()];
@@ -165,11 +172,27 @@ fn object_with_another_column(rows: &[Row], pairs: impl Fn(Vec<KeyValue>) -> Vec
             0 => writer.typed::<Int64Type>().write_batch(&longs(|_| 5), Some(&present), None),
             1 => writer.typed::<Int64Type>().write_batch(&longs(|row| row.ledger.as_i64()), None, None),
             2 => writer.typed::<Int64Type>().write_batch(&longs(|row| row.entry.as_i64()), None, None),
-            3 => writer.typed::<Int64Type>().write_batch(&longs(|row| EntryId::option_to_i64(row.last_confirmed)), None, None),
+            3 => writer.typed::<Int64Type>().write_batch(
+                &longs(|row| EntryId::option_to_i64(row.last_confirmed)),
+                None,
+                None,
+            ),
             4 => writer.typed::<Int64Type>().write_batch(&longs(|row| row.ledger_length as i64), None, None),
-            5 => writer.typed::<ByteArrayType>().write_batch(&rows.iter().map(|row| ByteArray::from(row.digest.clone())).collect::<Vec<_>>(), None, None),
-            6 => writer.typed::<Int32Type>().write_batch(&rows.iter().map(|row| row.crc32c as i32).collect::<Vec<_>>(), None, None),
-            7 => writer.typed::<ByteArrayType>().write_batch(&rows.iter().map(|row| ByteArray::from(row.payload.clone().unwrap())).collect::<Vec<_>>(), Some(&present), None),
+            5 => writer.typed::<ByteArrayType>().write_batch(
+                &rows.iter().map(|row| ByteArray::from(row.digest.clone())).collect::<Vec<_>>(),
+                None,
+                None,
+            ),
+            6 => writer.typed::<Int32Type>().write_batch(
+                &rows.iter().map(|row| row.crc32c as i32).collect::<Vec<_>>(),
+                None,
+                None,
+            ),
+            7 => writer.typed::<ByteArrayType>().write_batch(
+                &rows.iter().map(|row| ByteArray::from(row.payload.clone().unwrap())).collect::<Vec<_>>(),
+                Some(&present),
+                None,
+            ),
             8 => writer.typed::<ByteArrayType>().write_batch(&[], Some(&absent), None),
             9 => writer.typed::<BoolType>().write_batch(&[], Some(&absent), None),
             _ => writer.typed::<Int64Type>().write_batch(&[], Some(&absent), None),
