@@ -33,6 +33,7 @@
 //! ## Cancellation
 //! Jobs run in tasks of their own; a caller that goes away stops nothing. A job stopped half-way is a crash of that job.
 
+mod client_source;
 mod config;
 mod error;
 mod gateway_probe;
@@ -49,6 +50,7 @@ mod service;
 mod settle;
 mod source;
 
+pub use client_source::ClientSource;
 pub use config::OffloaderConfig;
 pub use error::{Error, ErrorKind, Result};
 pub use gateway_probe::GatewayProbe;

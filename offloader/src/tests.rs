@@ -1,1 +1,6 @@
-
+mod crash;
+mod release;
+mod service;
+mod settle;
+mod worker;
+mod world;

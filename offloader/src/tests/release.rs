@@ -1,0 +1,159 @@
+use bytes::Bytes;
+use ledger::{BookieId, ColdId, EntryId, LedgerMetadata, Tier};
+use metadata::{FaultKind, layout};
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt};
+
+use super::world::{GatewayAnswer, World};
+use crate::error::ErrorKind;
+use crate::observe::Step;
+
+#[tokio::test(start_paused = true)]
+async fn a_proved_ledger_gets_cold_ids_one_for_one() {
+    let world = World::new().await;
+    let ledger = world.ledger(5, 300).await;
+    world.offloader.offload_now(ledger, false).await.unwrap();
+    let before = world.record(ledger).await.metadata;
+    let report = world.offloader.offload_now(ledger, true).await.unwrap();
+    assert!(report.released && !report.uploaded);
+    assert_eq!(report.tier, Tier::Released);
+    let after = world.record(ledger).await.metadata;
+    assert_eq!((after.state(), after.quorums()), (before.state(), before.quorums()));
+    let ids = ColdId::for_ledger(ledger, 3, "cold.thermocline", 3181).unwrap();
+    let names: Vec<BookieId> = ids.iter().map(ColdId::to_bookie_id).collect();
+    assert_eq!(after.segments()[0].ensemble, names);
+    assert_eq!(*world.gateway.asked.lock().unwrap(), [EntryId::ZERO, EntryId::new(299).unwrap()]);
+    world.assert_readable(ledger).await;
+    world.assert_tidy().await;
+
+    let again = world.offloader.offload_now(ledger, true).await.unwrap();
+    assert!(!again.released && again.tier == Tier::Released);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ledger_of_one_entry_is_released() {
+    let world = World::new().await;
+    let ledger = world.ledger(5, 1).await;
+    assert_eq!(world.offloader.offload_now(ledger, true).await.unwrap().tier, Tier::Released);
+    assert_eq!(*world.gateway.asked.lock().unwrap(), [EntryId::ZERO]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_gateway_does_not_serve_is_not_released() {
+    let world = World::new().await;
+    let ledger = world.ledger(5, 300).await;
+    for (answer, kind) in [
+        (GatewayAnswer::OtherPayload, ErrorKind::Damaged),
+        (GatewayAnswer::OtherLength, ErrorKind::Damaged),
+        (GatewayAnswer::Refuses, ErrorKind::Unavailable),
+        (GatewayAnswer::Hangs, ErrorKind::Timeout),
+    ] {
+        *world.gateway.answer.lock().unwrap() = answer;
+        let error = world.offloader.offload_now(ledger, true).await.unwrap_err();
+        assert_eq!(error.kind(), kind, "{answer:?}: {error}");
+        assert_eq!(world.record(ledger).await.metadata.tier(), Tier::Settled, "{answer:?}");
+    }
+    *world.gateway.answer.lock().unwrap() = GatewayAnswer::True;
+    assert!(world.offloader.offload_now(ledger, true).await.unwrap().released);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_is_not_whole_is_not_released() {
+    let world = World::new().await;
+    let ledger = world.ledger(5, 300).await;
+    world.offloader.offload_now(ledger, false).await.unwrap();
+    let key = world.keys().await.remove(0);
+    let path = Path::from(key.clone());
+    let good = world.objects.get(&path).await.unwrap().bytes().await.unwrap();
+    let mut flipped_head = good.to_vec();
+    flipped_head[40] ^= 1;
+    let mut flipped_tail = good.to_vec();
+    let tail = flipped_tail.len() - 20;
+    flipped_tail[tail] ^= 1;
+    let put = async |bytes: Bytes| world.objects.put_opts(&path, bytes.into(), Default::default()).await.unwrap();
+    for (name, bytes) in [
+        ("cut", good.slice(..good.len() / 2)),
+        ("longer", [&good[..], b"x"].concat().into()),
+        ("first page", flipped_head.into()),
+        ("tail", flipped_tail.into()),
+    ] {
+        put(bytes).await;
+        let error = world.offloader.offload_now(ledger, true).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Damaged, "{name}: {}", error.chain());
+        assert!(error.chain().contains(&key), "{name} names the object: {}", error.chain());
+        assert_eq!(world.record(ledger).await.metadata.tier(), Tier::Settled, "{name}");
+    }
+    put(good).await;
+    assert!(world.offloader.offload_now(ledger, true).await.unwrap().released);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_missing_object_or_catalog_entry_stops_the_release() {
+    let world = World::new().await;
+    let ledger = world.ledger(5, 30).await;
+    world.offloader.offload_now(ledger, false).await.unwrap();
+    let record = world.record(ledger).await;
+    let cold = world.cold_record(ledger).await.unwrap();
+    let mut other = cold.clone();
+    other.object = world.instance.as_str().parse().unwrap();
+    let changed = record.metadata.with_cold_record(&other).unwrap();
+    let version = world.ledgers.update(ledger, &changed, record.version).await.unwrap();
+    let error = world.offloader.offload_now(ledger, true).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Damaged);
+    assert!(error.to_string().contains("catalog"), "{error}");
+
+    world.ledgers.update(ledger, &record.metadata, version).await.unwrap();
+    let path = Path::from(cold.object_key(world.instance.as_str(), ledger));
+    world.objects.delete(&path).await.unwrap();
+    let error = world.offloader.offload_now(ledger, true).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
+    assert!(error.chain().contains(path.as_ref()), "{}", error.chain());
+    assert_eq!(world.record(ledger).await.metadata.tier(), Tier::Settled);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_record_changed_under_the_proof_is_proved_again() {
+    let world = World::new().await;
+    let ledger = world.ledger(5, 30).await;
+    let ledgers = world.ledgers.clone();
+    world.script.before(Step::Release, move || async move {
+        let record = ledgers.get_quorum(ledger).await.unwrap().unwrap();
+        let changed = record.metadata.with_custom("auditor", "was here").unwrap();
+        ledgers.update(ledger, &changed, record.version).await.unwrap();
+    });
+    assert!(world.offloader.offload_now(ledger, true).await.unwrap().released);
+    assert_eq!(world.script.count(Step::ProveRelease), 2);
+    assert_eq!(world.record(ledger).await.metadata.custom("auditor"), Some(&b"was here"[..]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_answer_to_the_release_is_recognised() {
+    for fault in [FaultKind::AppliedUnknown, FaultKind::NotAppliedUnknown] {
+        let world = World::new().await;
+        let ledger = world.ledger(5, 30).await;
+        world.offloader.offload_now(ledger, false).await.unwrap();
+        world.store.fail_next_on(&layout::ledger_key(ledger), fault);
+        assert!(world.offloader.offload_now(ledger, true).await.unwrap().released, "{fault:?}");
+        assert_eq!(world.store.outstanding(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_mixed_ensemble_is_released_again() {
+    let world = World::new().await;
+    let ledger = world.ledger(5, 30).await;
+    world.offloader.offload_now(ledger, true).await.unwrap();
+    let record = world.record(ledger).await;
+    // What a re-replicator elsewhere does: one member becomes a bookie again.
+    let text = record.metadata.encode();
+    let cold = record.metadata.segments()[0].ensemble[1].to_string();
+    let real = format!("b{}", "k".repeat(cold.len() - 1));
+    let place = text.windows(cold.len()).position(|window| window == cold.as_bytes()).unwrap();
+    let mut mixed = text;
+    mixed[place..place + cold.len()].copy_from_slice(real.as_bytes());
+    let mixed = LedgerMetadata::decode(&mixed).unwrap();
+    assert_eq!(mixed.tier(), Tier::Settled);
+    world.ledgers.update(ledger, &mixed, record.version).await.unwrap();
+    assert!(world.offloader.offload_now(ledger, true).await.unwrap().released);
+    assert_eq!(world.record(ledger).await.metadata, record.metadata);
+}
