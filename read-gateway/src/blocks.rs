@@ -1,0 +1,293 @@
+//! Row groups of cold objects in memory.
+//!
+//! [`BlockTable`] is the seam where a better table can take the place of [`MokaBlocks`]: a cache weighed by bytes, evicting what
+//! was used longest ago.
+//!
+//! # Single flight
+//! However many readers ask for a row group, one fetch is under way. It runs in a task of its own: it goes on when those who
+//! asked for it have gone away, and its result is kept.
+//!
+//! # Memory
+//! A fetch takes a permit for the encoded and the decoded bytes together before its GET and gives back what decoding left over;
+//! the block keeps the rest until it is dropped. The cache holds less than the budget: the *headroom* between the two is for
+//! fetches, so a fetch finds room without anything having to be evicted for it. A fetch that is larger than the headroom, or that
+//! has waited because other users of the parent budget hold it, empties the cache, and until it is admitted nothing is kept.
+//! Fetches hold nothing while they wait, and readers must not hold a block while they wait for another: so the wait ends.
+//!
+//! # Failures
+//! An error answers all who wait, and is not kept.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use cold::{GroupInfo, Row, RowGroup};
+use common::budget::{ByteBudget, BytePermit};
+use common::shutdown::TaskTree;
+use futures::FutureExt as _;
+use futures::future::Shared;
+use ledger::EntryId;
+use moka::future::Cache;
+use moka::policy::EvictionPolicy;
+use tokio::sync::oneshot;
+use uuid::Uuid;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::objects::{OpenObject, no_room};
+
+/// The most that is kept free of cached blocks, if the budget allows it: a row group of the largest size, encoded and decoded.
+const HEADROOM_BYTES_MAX: u64 = 96 << 20;
+
+/// What a single entry is charged while its pages are read: its encoded and decoded payload page, which an entry of the largest
+/// size has to itself, and pages of the other columns.
+const POINT_BYTES_MAX: u64 = 12 << 20;
+
+/// How long a fetch waits for memory before it has the cache emptied.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A decoded row group, charged to a budget for as long as it lives.
+pub struct Block {
+    group: RowGroup,
+    _permit: BytePermit,
+}
+
+impl Deref for Block {
+    type Target = RowGroup;
+
+    fn deref(&self) -> &RowGroup {
+        &self.group
+    }
+}
+
+/// One row, with the memory it lies in charged to a budget.
+pub struct HeldRow {
+    row: Row,
+    _held: Held,
+}
+
+enum Held {
+    Block(#[expect(dead_code, reason = "held for its permit")] Arc<Block>),
+    Permit(#[expect(dead_code, reason = "held for its bytes")] BytePermit),
+}
+
+impl Deref for HeldRow {
+    type Target = Row;
+
+    fn deref(&self) -> &Row {
+        &self.row
+    }
+}
+
+/// Gives row groups.
+///
+/// Implementations MUST fetch a row group once however many callers wait for it, MUST take its bytes from a budget before they
+/// are allocated, and MUST finish a fetch whose callers have gone away. Callers MUST NOT hold a block while they wait for another.
+#[async_trait]
+pub trait BlockTable: Send + Sync + 'static {
+    /// The row group at place `group` of an object. Cancel-safe.
+    ///
+    /// # Errors
+    /// Damage, an unreachable store, or no room in time; the message names the object.
+    async fn block(&self, object: &Arc<OpenObject>, group: usize) -> Result<Arc<Block>>;
+
+    /// The row of one entry, from its row group if that is in memory, else from the pages it needs; `None` when the object's
+    /// entries do not include it. Cancel-safe.
+    ///
+    /// # Errors
+    /// As [`BlockTable::block`].
+    async fn row(&self, object: &Arc<OpenObject>, entry: EntryId) -> Result<Option<HeldRow>>;
+
+    /// Begins to fetch a row group that will be asked for soon. Only if that takes nothing from anyone; else nothing happens.
+    fn prefetch(&self, object: &Arc<OpenObject>, group: usize);
+}
+
+type Key = (Uuid, usize);
+
+/// The end of a fetch, for any number of waiters.
+type Flight = Shared<oneshot::Receiver<Result<Arc<Block>>>>;
+
+/// The block table over a `moka` cache.
+#[derive(Clone)]
+pub struct MokaBlocks {
+    shared: Arc<Table>,
+}
+
+struct Table {
+    cache: Cache<Key, Arc<Block>>,
+    budget: ByteBudget,
+    headroom_bytes: u64,
+    flights: Mutex<HashMap<Key, Flight>>,
+    /// Fetches that need the cached blocks' memory too.
+    starving: AtomicUsize,
+    memory_timeout: Duration,
+    tasks: TaskTree,
+}
+
+impl MokaBlocks {
+    /// A table within `budget`. `memory_timeout` is how long a fetch waits for room; its tasks run in `tasks`.
+    pub fn new(budget: ByteBudget, memory_timeout: Duration, tasks: TaskTree) -> Self {
+        let headroom_bytes = HEADROOM_BYTES_MAX.min(budget.limit_bytes() / 2);
+        let cache = Cache::builder()
+            .name("gateway blocks")
+            .max_capacity(budget.limit_bytes() - headroom_bytes)
+            .weigher(|_, block: &Arc<Block>| u32::try_from(block.memory_bytes()).unwrap_or(u32::MAX))
+            // A frequency sketch would turn away a block that was fetched ahead: nobody has asked for it yet.
+            .eviction_policy(EvictionPolicy::lru())
+            .build();
+        let flights = Mutex::default();
+        let starving = AtomicUsize::new(0);
+        Self { shared: Arc::new(Table { cache, budget, headroom_bytes, flights, starving, memory_timeout, tasks }) }
+    }
+}
+
+#[async_trait]
+impl BlockTable for MokaBlocks {
+    async fn block(&self, object: &Arc<OpenObject>, group: usize) -> Result<Arc<Block>> {
+        if let Some(block) = self.shared.cache.get(&(object.object(), group)).await {
+            return Ok(block);
+        }
+        let flight = Table::join_or_start(&self.shared, object, group, None);
+        flight.await.unwrap_or_else(|_| Err(Error::stopping()))
+    }
+
+    async fn row(&self, object: &Arc<OpenObject>, entry: EntryId) -> Result<Option<HeldRow>> {
+        let Some(info) = object.reader().group_of(entry) else { return Ok(None) };
+        if let Some(block) = self.shared.cache.get(&(object.object(), info.index)).await {
+            let row = block.entry(entry)?;
+            return Ok(row.map(|row| HeldRow { row, _held: Held::Block(block) }));
+        }
+        let permit = self.shared.admit(fetch_cost(info).min(POINT_BYTES_MAX)).await?;
+        let row = object.reader().read_entry(entry).await?;
+        Ok(row.map(|row| HeldRow { row, _held: Held::Permit(permit) }))
+    }
+
+    fn prefetch(&self, object: &Arc<OpenObject>, group: usize) {
+        let key = (object.object(), group);
+        let Some(info) = object.reader().row_groups().get(group) else { return };
+        if self.shared.cache.contains_key(&key) || self.shared.lock().contains_key(&key) {
+            return;
+        }
+        // Never from what others wait for, and never so much that it would have to push out what is cached.
+        let bytes = fetch_cost(info);
+        if bytes > self.shared.headroom_bytes {
+            return;
+        }
+        let Some(permit) = self.shared.budget.try_acquire(bytes) else { return };
+        // The task goes on alone; nobody has to wait for it.
+        drop(Table::join_or_start(&self.shared, object, group, Some(permit)));
+    }
+}
+
+/// Encoded and decoded bytes are in memory together for a moment.
+fn fetch_cost(info: &GroupInfo) -> u64 {
+    info.fetch_bytes().saturating_add(info.decoded_bytes)
+}
+
+/// Takes a fetch off the list of those under way, however it ends.
+struct Landing {
+    table: Arc<Table>,
+    key: Key,
+}
+
+impl Drop for Landing {
+    fn drop(&mut self) {
+        self.table.lock().remove(&self.key);
+    }
+}
+
+/// Counts one starving fetch.
+struct Starving<'a>(&'a AtomicUsize);
+
+impl<'a> Starving<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self(count)
+    }
+}
+
+impl Drop for Starving<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Table {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Flight>> {
+        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The fetch of a row group that is under way, or a new one.
+    fn join_or_start(table: &Arc<Self>, object: &Arc<OpenObject>, group: usize, permit: Option<BytePermit>) -> Flight {
+        let key = (object.object(), group);
+        let (answer, flight) = oneshot::channel();
+        let flight = flight.shared();
+        match table.lock().entry(key) {
+            Entry::Occupied(under_way) => return under_way.get().clone(),
+            Entry::Vacant(place) => place.insert(flight.clone()),
+        };
+        let landing = Landing { table: Arc::clone(table), key };
+        let object = Arc::clone(object);
+        let fetch = async move {
+            let table = Arc::clone(&landing.table);
+            let fetched = tokio::select! {
+                fetched = table.fetch(&object, group, permit) => fetched,
+                () = table.tasks.stopping() => Err(Error::stopping()),
+            };
+            // Off the list before the answer: whoever asks after an error starts anew.
+            drop(landing);
+            let _ = answer.send(fetched);
+        };
+        // A tree that has stopped drops the task unrun; then so are `landing` and `answer`, which tells the waiters.
+        table.tasks.spawn("fetch row group", fetch);
+        flight
+    }
+
+    async fn fetch(&self, object: &OpenObject, group: usize, permit: Option<BytePermit>) -> Result<Arc<Block>> {
+        let key = (object.object(), group);
+        // Another fetch may have ended between the caller's look into the cache and the start of this one.
+        if let Some(block) = self.cache.get(&key).await {
+            return Ok(block);
+        }
+        let Some(info) = object.reader().row_groups().get(group) else {
+            let message = format!("read object {}: it has no row group {group}", object.reader().key());
+            return Err(Error::new(ErrorKind::Internal, message));
+        };
+        let mut permit = match permit {
+            Some(permit) => permit,
+            None => self.admit(fetch_cost(info)).await?,
+        };
+        let group = object.reader().read_group(group).await?;
+        permit.shrink_to(group.memory_bytes());
+        let block = Arc::new(Block { group, _permit: permit });
+        if self.starving.load(Ordering::SeqCst) == 0 {
+            self.cache.insert(key, Arc::clone(&block)).await;
+            // Without this, what the new block pushed out would keep its bytes until somebody uses the cache.
+            self.cache.run_pending_tasks().await;
+        }
+        Ok(block)
+    }
+
+    async fn admit(&self, bytes: u64) -> Result<BytePermit> {
+        if let Some(permit) = self.budget.try_acquire(bytes) {
+            return Ok(permit);
+        }
+        self.cache.run_pending_tasks().await;
+        if bytes <= self.headroom_bytes
+            && let Ok(permit) = tokio::time::timeout(PATIENCE, self.budget.acquire(bytes)).await
+        {
+            return Ok(permit);
+        }
+        let _starving = Starving::new(&self.starving);
+        self.cache.invalidate_all();
+        self.cache.run_pending_tasks().await;
+        tokio::time::timeout(self.memory_timeout, self.budget.acquire(bytes)).await.map_err(|_| no_room(&self.budget))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

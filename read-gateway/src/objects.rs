@@ -1,0 +1,98 @@
+//! Open cold objects: their footers, cached by bytes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cold::{ColdStore, ObjectReader};
+use common::budget::{ByteBudget, BytePermit};
+use ledger::{ColdRecord, LedgerId};
+use moka::future::Cache;
+use moka::policy::EvictionPolicy;
+use uuid::Uuid;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// While a footer is parsed, its bytes and what becomes of them are in memory together.
+const PARSE_FACTOR: u64 = 4;
+
+/// An object whose footer is in memory. What it takes is charged to a budget for as long as it lives.
+#[derive(Debug)]
+pub struct OpenObject {
+    reader: ObjectReader,
+    object: Uuid,
+    _permit: BytePermit,
+}
+
+impl OpenObject {
+    /// The reader of the object.
+    pub fn reader(&self) -> &ObjectReader {
+        &self.reader
+    }
+
+    /// The object's identity.
+    pub fn object(&self) -> Uuid {
+        self.object
+    }
+}
+
+/// Opens objects, and keeps them open while there is room.
+pub struct ObjectCache {
+    store: ColdStore,
+    instance_id: String,
+    cache: Cache<Uuid, Arc<OpenObject>>,
+    budget: ByteBudget,
+    memory_timeout: Duration,
+}
+
+impl ObjectCache {
+    /// A cache of the objects of one cluster in one store. Half of `budget` is for footers that are kept, the other half for
+    /// footers being read.
+    pub fn new(store: ColdStore, instance_id: impl Into<String>, budget: ByteBudget, memory_timeout: Duration) -> Self {
+        let cache = Cache::builder()
+            .name("gateway footers")
+            .max_capacity(budget.limit_bytes() / 2)
+            .weigher(|_, object: &Arc<OpenObject>| u32::try_from(object.reader.memory_bytes()).unwrap_or(u32::MAX))
+            .eviction_policy(EvictionPolicy::lru())
+            .build();
+        Self { store, instance_id: instance_id.into(), cache, budget, memory_timeout }
+    }
+
+    /// The object that a ledger's cold record names. However many ask at once, it is opened once.
+    ///
+    /// # Errors
+    /// Damage, an unreachable store, or no room; the message names the object.
+    pub async fn open(&self, ledger: LedgerId, record: &ColdRecord) -> Result<Arc<OpenObject>> {
+        let opened = self.cache.try_get_with(record.object, self.read(ledger, record)).await;
+        opened.map_err(|error| Error::clone(&error))
+    }
+
+    async fn read(&self, ledger: LedgerId, record: &ColdRecord) -> Result<Arc<OpenObject>> {
+        if record.store_id != self.store.store_id() {
+            let key = record.object_key(&self.instance_id, ledger);
+            let (theirs, ours) = (record.store_id, self.store.store_id());
+            let message =
+                format!("read object {key}: it lies in cold store {theirs}, this gateway is set up for store {ours}");
+            return Err(Error::new(ErrorKind::Unavailable, message));
+        }
+        let bytes = u64::from(record.footer_bytes).saturating_mul(PARSE_FACTOR);
+        let mut permit = match self.budget.try_acquire(bytes) {
+            Some(permit) => permit,
+            None => {
+                // Evictions happen lazily; what has been evicted must give its bytes back now.
+                self.cache.run_pending_tasks().await;
+                tokio::time::timeout(self.memory_timeout, self.budget.acquire(bytes))
+                    .await
+                    .map_err(|_| no_room(&self.budget))?
+            }
+        };
+        let reader = ObjectReader::open(&self.store, &self.instance_id, ledger, record).await?;
+        permit.shrink_to(reader.memory_bytes());
+        Ok(Arc::new(OpenObject { reader, object: record.object, _permit: permit }))
+    }
+}
+
+/// The error of a wait for memory that took too long.
+pub(crate) fn no_room(budget: &ByteBudget) -> Error {
+    let message = format!("wait for memory: the budget {:?} is used up; try again later", budget.name());
+    Error::new(ErrorKind::Exhausted, message)
+}
