@@ -52,8 +52,10 @@ async fn a_taken_key_is_never_replaced() {
     for size in [10, 3_000] {
         let key = format!("key-{size}");
         put(&store, &key, noise(1, size)).await.unwrap();
-        let error = put(&store, &key, noise(2, size + 1)).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}");
+        for other in [size, size + 1] {
+            let error = put(&store, &key, noise(2, other)).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}");
+        }
         assert_eq!(store.get_range(&key, 0..size as u64, None).await.unwrap(), noise(1, size));
     }
 }

@@ -167,12 +167,21 @@ impl Upload {
     async fn put_whole(&mut self) -> Result<Option<String>> {
         let payload = self.take_payload();
         let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-        let put = self.store.inner.store.put_opts(&self.path, payload, options);
+        let put = self.store.inner.store.put_opts(&self.path, payload.clone(), options);
         let done = self.store.request(&self.key, "write", put).await;
         match done {
             Ok(put) => Ok(put.e_tag),
             // A lost answer is retried by the client, which then finds the key taken: by us.
-            Err(error) => self.resolve(error).await,
+            Err(error) => {
+                let etag = self.resolve(error).await?;
+                if self.bytes > 0 {
+                    let found = self.store.get_range(&self.key, 0..self.bytes, Some(self.bytes)).await?;
+                    if !payload.iter().flatten().eq(found.iter()) {
+                        return Err(taken(&self.key));
+                    }
+                }
+                Ok(etag)
+            }
         }
     }
 
@@ -208,7 +217,7 @@ impl Upload {
             return Err(Error::with_source(ErrorKind::Config, what, error));
         }
         match self.store.head(&self.key).await {
-            // The key is ours alone, so an object of our size is ours. Its content is proved by reading it back.
+            // The key is ours alone, so an object of our size is ours. Its content is still to be proved by reading it back.
             Ok(found) if found.bytes == self.bytes => Ok(found.etag),
             Ok(_) => Err(taken(&self.key)),
             Err(_) => {
