@@ -14,7 +14,7 @@ use uuid::Uuid;
 use crate::record::{RecordReader, RecordWriter};
 use crate::{
     CommitError, Error, ErrorKind, Expect, KEY_BYTES_MAX, Key, LeaseId, MetadataStore, Transaction, Version, Versioned,
-    counter, layout,
+    counter, layout, listing,
 };
 
 const TRIES_MAX: usize = 1000;
@@ -291,24 +291,28 @@ impl Attempts {
         Ok(self.store.get(&owner_key(owner)?).await?.is_some())
     }
 
-    /// Up to `limit` running attempts after `after`, in the order of ledgers. Only an empty page is the end.
+    /// Up to `limit` running attempts after `after`, in the order of ledgers. Only an empty page is the end. A record that
+    /// cannot be read is logged and left out.
     ///
     /// # Errors
-    /// Those of the store; [`ErrorKind::Damaged`].
+    /// Those of the store.
     pub async fn list(&self, after: Option<LedgerId>, limit: usize) -> Result<Vec<AttemptRecord>, Error> {
         let after = after.map(layout::attempt_key);
-        let rows = self.store.list(&layout::attempts_root(), after.as_ref(), limit).await?;
-        rows.iter().map(|(_, found)| record(found)).collect()
+        self.page(&layout::attempts_root(), after, limit).await
     }
 
-    /// Up to `limit` abandoned attempts after `after`, in the order of uuids. Only an empty page is the end.
+    /// Up to `limit` abandoned attempts after `after`, in the order of uuids. Only an empty page is the end. A record that
+    /// cannot be read is logged and left out.
     ///
     /// # Errors
-    /// Those of the store; [`ErrorKind::Damaged`].
+    /// Those of the store.
     pub async fn list_abandoned(&self, after: Option<Uuid>, limit: usize) -> Result<Vec<AttemptRecord>, Error> {
         let after = after.map(layout::abandoned_key);
-        let rows = self.store.list(&layout::abandoned_root(), after.as_ref(), limit).await?;
-        rows.iter().map(|(_, found)| record(found)).collect()
+        self.page(&layout::abandoned_root(), after, limit).await
+    }
+
+    async fn page(&self, root: &Key, after: Option<Key>, limit: usize) -> Result<Vec<AttemptRecord>, Error> {
+        listing::page(&*self.store, root, after, limit, |_| false, |_, found| Some(record(&found))).await
     }
 
     /// The highest counter given to an attempt; 0 before the first.

@@ -7,8 +7,8 @@ use uuid::Uuid;
 
 use crate::record::{RecordReader, RecordWriter};
 use crate::{
-    AttemptRecord, CommitError, Error, ErrorKind, Expect, LedgerRecord, Ledgers, MetadataStore, Transaction, Version,
-    layout,
+    AttemptRecord, CommitError, Error, ErrorKind, Expect, Key, LedgerRecord, Ledgers, MetadataStore, Transaction,
+    Version, Versioned, layout, listing,
 };
 
 const TRIES_MAX: usize = 4;
@@ -193,14 +193,15 @@ impl Catalog {
         found.map(|found| CatalogEntry::decode(&found.value)).transpose()
     }
 
-    /// Up to `limit` entries after `after`, in the order of ledgers, then uuids. Only an empty page is the end.
+    /// Up to `limit` entries after `after`, in the order of ledgers, then uuids. Only an empty page is the end. A record
+    /// that cannot be read is logged and left out.
     ///
     /// # Errors
-    /// Those of the store; [`ErrorKind::Damaged`].
+    /// Those of the store.
     pub async fn list(&self, after: Option<(LedgerId, Uuid)>, limit: usize) -> Result<Vec<CatalogEntry>, Error> {
         let after = after.map(|(ledger, uuid)| layout::catalog_key(ledger, uuid));
-        let rows = self.store.list(&layout::catalog_root(), after.as_ref(), limit).await?;
-        rows.iter().map(|(_, found)| CatalogEntry::decode(&found.value)).collect()
+        let read = |_: &Key, found: Versioned| Some(CatalogEntry::decode(&found.value));
+        listing::page(&*self.store, &layout::catalog_root(), after, limit, |_| false, read).await
     }
 }
 

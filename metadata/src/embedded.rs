@@ -39,7 +39,7 @@ impl EmbeddedStore {
     ///
     /// # Errors
     /// [`ErrorKind::InUse`] when another process has it open, [`ErrorKind::Damaged`] when its files are not whole,
-    /// [`ErrorKind::Unsupported`] when a later release wrote them, else [`ErrorKind::Unavailable`].
+    /// [`ErrorKind::Unsupported`] when a later release wrote them, [`ErrorKind::Invalid`] when it holds other things, else [`ErrorKind::Unavailable`].
     pub async fn open(dir: impl AsRef<Path>) -> Result<Self, Error> {
         Self::open_with(dir.as_ref(), write_synced).await
     }
@@ -89,6 +89,7 @@ pub struct DiskRows {
 impl DiskRows {
     fn open(dir: PathBuf, writer: Writer) -> Result<(Self, u64), OpenFault> {
         make_dir(&dir).map_err(|error| Error::new(ErrorKind::Unavailable, at("make", &dir)).caused_by(error))?;
+        check_dir(&dir)?;
         let db = DB::open(&options()?, &dir).map_err(|error| open_fault(&dir, error))?;
         let rows = Self { db, dir, writer };
         let revision = rows.begin()?;
@@ -244,6 +245,32 @@ fn make_dir(dir: &Path) -> std::io::Result<()> {
     match dir.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => File::open(parent)?.sync_all(),
         _ => File::open(".")?.sync_all(),
+    }
+}
+
+/// Refuses a directory in which the database would begin anew although there is something: its own data without the file that
+/// names it, or files of someone else. What a crash leaves of the very first start is neither.
+fn check_dir(dir: &Path) -> Result<(), Error> {
+    let unreadable = |error| Error::new(ErrorKind::Unavailable, at("list", dir)).caused_by(error);
+    let mut foreign = None;
+    for entry in std::fs::read_dir(dir).map_err(unreadable)? {
+        let name = entry.map_err(unreadable)?.file_name().to_string_lossy().into_owned();
+        if name == "CURRENT" {
+            return Ok(());
+        }
+        let is_data = name.ends_with(".sst") || name.ends_with(".log");
+        if is_data {
+            foreign = Some((ErrorKind::Damaged, "it has data but no file CURRENT".to_owned()));
+        }
+        let begins = ["LOCK", "LOG", "MANIFEST-", "IDENTITY", "OPTIONS-", "lost+found"];
+        if !is_data && !name.ends_with(".dbtmp") && !begins.iter().any(|begin| name.starts_with(begin)) {
+            let fault = format!("it holds {name:?} and no metadata; give the metadata a directory of its own");
+            foreign.get_or_insert((ErrorKind::Invalid, fault));
+        }
+    }
+    match foreign {
+        None => Ok(()),
+        Some((kind, fault)) => Err(Error::new(kind, format!("{}: {fault}", at("open", dir)))),
     }
 }
 

@@ -6,7 +6,8 @@ use ::ledger::{LedgerId, LedgerMetadata};
 use bytes::Bytes;
 
 use crate::{
-    Error, ErrorKind, Expect, Key, MetadataStore, Version, Versioned, WatchStream, WriteError, counter, layout, resolve,
+    Error, ErrorKind, Expect, Key, MetadataStore, Version, Versioned, WatchStream, WriteError, counter, layout,
+    listing, resolve,
 };
 
 /// A ledger's metadata with the version it was read in.
@@ -122,26 +123,12 @@ impl Ledgers {
     /// # Errors
     /// Those of the store.
     pub async fn list(&self, after: Option<LedgerId>, limit: usize) -> Result<Vec<(LedgerId, LedgerRecord)>, Error> {
-        let root = layout::ledgers_root();
-        let mut after: Option<Key> = after.map(layout::ledger_key);
-        loop {
-            let rows = self.store.list(&root, after.as_ref(), limit).await?;
-            let ended = rows.last().is_none_or(|(key, _)| layout::is_behind_ledgers(key));
-            after = rows.last().map(|(key, _)| key.clone());
-            let mut ledgers = Vec::with_capacity(rows.len());
-            for (key, found) in rows {
-                let Some(id) = layout::parse_ledger_key(&key) else { continue };
-                match record(id, found) {
-                    Ok(record) => ledgers.push((id, record)),
-                    Err(error) => {
-                        tracing::error!(ledger_id = %id, error = &error as &dyn std::error::Error, "ledger record left out of the listing");
-                    }
-                }
-            }
-            if ended || !ledgers.is_empty() {
-                return Ok(ledgers);
-            }
-        }
+        let after = after.map(layout::ledger_key);
+        let read = |key: &Key, found| {
+            let id = layout::parse_ledger_key(key)?;
+            Some(record(id, found).map(|record| (id, record)))
+        };
+        listing::page(&*self.store, &layout::ledgers_root(), after, limit, layout::is_behind_ledgers, read).await
     }
 
     /// Watches one ledger's record.

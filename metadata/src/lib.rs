@@ -22,6 +22,7 @@ mod key;
 pub mod layout;
 mod leases;
 mod ledgers;
+mod listing;
 mod memory;
 mod open;
 mod record;

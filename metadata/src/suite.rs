@@ -192,6 +192,10 @@ async fn atomicity(store: Store) {
     assert_eq!(read(&store, "/s/b").await.expect("there").version, one);
 }
 
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;
+
 /// A key that was deleted and made again with the same value must not pass for the old one.
 async fn versions_never_return(store: Store) {
     let mut seen = BTreeSet::new();

@@ -96,6 +96,7 @@ impl Hub {
     pub(crate) fn watch(&self, prefix: &Key) -> WatchStream {
         let backlog = Arc::new(Mutex::new(Backlog::default()));
         let mut watchers = locked(&self.watchers);
+        // Also here: a store that is only watched never publishes.
         watchers.retain(|(_, watcher)| watcher.strong_count() > 0);
         watchers.push((prefix.clone(), Arc::downgrade(&backlog)));
         WatchStream::new(Events(backlog))
@@ -103,8 +104,8 @@ impl Hub {
 
     /// Called in commit order, before the commit is answered.
     pub(crate) fn publish(&self, changes: &[(Key, Option<Version>)]) {
-        for (prefix, watcher) in locked(&self.watchers).iter() {
-            let Some(watcher) = watcher.upgrade() else { continue };
+        locked(&self.watchers).retain(|(prefix, watcher)| {
+            let Some(watcher) = watcher.upgrade() else { return false };
             let mut backlog = locked(&watcher);
             for (key, state) in changes {
                 if key == prefix || key.below(prefix).is_some() {
@@ -112,7 +113,8 @@ impl Hub {
                 }
             }
             backlog.wake();
-        }
+            true
+        });
     }
 }
 

@@ -2,7 +2,7 @@ use ::ledger::{BookieId, DigestType, Password, Quorums};
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Attempts, FaultKind, FaultyStore, MemoryStore, NewAttempt, Versioned};
+use crate::{Attempts, FaultKind, FaultyStore, MemoryStore, NewAttempt};
 
 fn id(id: u64) -> LedgerId {
     LedgerId::new(id).unwrap()

@@ -150,6 +150,26 @@ async fn a_torn_tail_is_cut_and_a_damaged_middle_refuses_to_open() {
 }
 
 #[tokio::test]
+async fn a_directory_that_is_not_the_stores_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("notes.txt"), b"x").unwrap();
+    let error = EmbeddedStore::open(dir.path()).await.err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.to_string().contains("it holds \"notes.txt\" and no metadata"), "{error}");
+
+    // What a crash may leave of the first start, and a fresh mount has.
+    std::fs::remove_file(dir.path().join("notes.txt")).unwrap();
+    for name in ["LOCK", "LOG", "MANIFEST-000001", "000001.dbtmp", "lost+found"] {
+        std::fs::write(dir.path().join(name), b"").unwrap();
+    }
+    ten_commits(dir.path()).await;
+
+    std::fs::remove_file(dir.path().join("CURRENT")).unwrap();
+    let error = EmbeddedStore::open(dir.path()).await.err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Damaged, "never begin anew over data: {error}");
+}
+
+#[tokio::test]
 async fn a_later_format_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     {
