@@ -172,7 +172,10 @@ impl Collector {
             }
         }
         if report.ledgers_unknown > 0 {
-            tracing::warn!(ledgers = report.ledgers_unknown, "metadata gave no answer about some ledgers; they are kept");
+            tracing::warn!(
+                ledgers = report.ledgers_unknown,
+                "metadata gave no answer about some ledgers; they are kept"
+            );
         }
         verdicts.into_iter().map(|(ledger, tombstone)| Verdict { ledger, tombstone }).collect()
     }

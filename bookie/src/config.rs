@@ -109,6 +109,11 @@ const FRAME_BYTES_LIMIT: u64 = 256 << 20;
 pub(crate) const SEGMENT_ENTRIES_MAX: u64 = 1 << 20;
 /// Size of the segments that take fences when no space is left for entries.
 pub(crate) const CONTROL_SEGMENT_BYTES: u64 = 1 << 20;
+/// Space of a segment that only keys and fences may use, so that a ledger can be fenced when the disk is full: a sixteenth, at
+/// most this much.
+pub(crate) const CONTROL_RESERVE_BYTES_MAX: u64 = 256 << 10;
+/// Size of a control segment where not even the usual one fits.
+pub(crate) const CONTROL_SEGMENT_BYTES_MIN: u64 = 64 << 10;
 /// How far control segments together may exceed the disk budget.
 pub(crate) const CONTROL_BYTES_MAX: u64 = 32 << 20;
 

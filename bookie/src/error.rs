@@ -98,17 +98,11 @@ impl Error {
         move |source| Self::Disk { action, path, source }
     }
 
-    pub(crate) fn index(
-        action: &'static str,
-        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
-    ) -> Self {
+    pub(crate) fn index(action: &'static str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::Index { action, source: source.into() }
     }
 
-    pub(crate) fn metadata(
-        action: &'static str,
-        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
-    ) -> Self {
+    pub(crate) fn metadata(action: &'static str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::Metadata { action, source: source.into() }
     }
 

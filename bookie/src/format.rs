@@ -10,10 +10,13 @@ mod group;
 mod sealed;
 mod segment;
 
-pub use group::{GROUP_HEADER_BYTES, GroupHead, GroupWriter, Place, RECORD_HEADER_BYTES, Record, RecordKind, decode_group, decode_record};
+pub use group::{
+    GROUP_HEADER_BYTES, GroupHead, GroupWriter, Place, RECORD_HEADER_BYTES, Record, RecordKind, decode_group,
+    decode_record,
+};
 pub use sealed::{
-    Directory, ENTRY_BLOCK_ROWS, EntryBlock, EntryRow, LEDGER_BLOCK_ROWS, LedgerRow, SealedLayout, Trailer, encode_entry_block,
-    encode_ledger_block,
+    Directory, ENTRY_BLOCK_ROWS, EntryBlock, EntryRow, LEDGER_BLOCK_ROWS, LedgerRow, SealedLayout, Trailer,
+    encode_entry_block, encode_ledger_block,
 };
 pub use segment::{SegmentHeader, SegmentId};
 

@@ -64,7 +64,8 @@ pub(crate) async fn check(
         Some(Cluster::init_or_open(store, rng).await.map_err(|error| Error::metadata("read the cluster", error))?)
     };
     let Some(instance) = instance else {
-        let text = format!("directory {} has data of a bookie, but the metadata store holds no cluster", dirs.root.display());
+        let text =
+            format!("directory {} has data of a bookie, but the metadata store holds no cluster", dirs.root.display());
         return Err(Error::Identity(text));
     };
     // Names instead of paths: the directory may be moved.
@@ -113,7 +114,11 @@ impl Identity {
             Some(found) if found == text => {}
             None if self.new => index.write(vec![rows::put_identity(&text)]).await?,
             found => {
-                let what = if found.is_some() { "is of another bookie" } else { "is blank, and with it the tombstones are lost" };
+                let what = if found.is_some() {
+                    "is of another bookie"
+                } else {
+                    "is blank, and with it the tombstones are lost"
+                };
                 return Err(Error::Identity(format!(
                     "the index in {} {what}: bring the right directory back, or remove bookie {} from the cluster and start \
                      it in an empty directory",
@@ -154,7 +159,8 @@ async fn local_cookie(disk: &dyn Disk, dir: &Path) -> Result<LocalCookie, Error>
 async fn read_cookie(disk: &dyn Disk, path: &Path) -> Result<Option<Cookie>, Error> {
     let content = disk.read_file(path, COOKIE_BYTES_MAX).await.map_err(Error::disk("read", path))?;
     let decode = |content: Vec<u8>| {
-        Cookie::decode(&content).map_err(|error| Error::Identity(format!("the cookie {} is damaged: {error}", path.display())))
+        Cookie::decode(&content)
+            .map_err(|error| Error::Identity(format!("the cookie {} is damaged: {error}", path.display())))
     };
     content.map(decode).transpose()
 }

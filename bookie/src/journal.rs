@@ -9,7 +9,7 @@
 //! A failed write or sync says nothing certain about the disk, so it ends writing for good (`Condition::fail`): the records of
 //! the group and all later ones are answered with an I/O error and never acknowledged. Missing space is different: segments are
 //! reserved before they are used, so it shows before anything is written; entries are refused as read-only, and keys and fences
-//! go on in a small segment of their own.
+//! go on in what every segment keeps back for them, then in small segments of their own.
 //!
 //! # Crash
 //! A group may be torn, and is then cut off at the next start: nothing in it was acknowledged. A spare segment that was never
@@ -30,7 +30,10 @@ pub(crate) use queue::{Completion, JournalQueue, Pending, Work};
 pub(crate) use replay::{Replayed, replay};
 pub(crate) use seal::{SealJob, Sealer};
 
-use crate::config::{SEGMENT_ENTRIES_MAX, SyncMode, room_needed};
+use crate::config::{
+    CONTROL_RESERVE_BYTES_MAX, CONTROL_SEGMENT_BYTES, CONTROL_SEGMENT_BYTES_MIN, SEGMENT_ENTRIES_MAX, SyncMode,
+    room_needed,
+};
 use crate::disk::BLOCK_BYTES;
 use crate::error::Error;
 use crate::index::rows;
@@ -145,7 +148,8 @@ impl JournalWriter {
         }
         let index = segment.index();
         let entries = index.entries + demand.entries;
-        let end = index.end + demand.group_bytes();
+        let reserve = if demand.entries > 0 { (segment.capacity / 16).min(CONTROL_RESERVE_BYTES_MAX) } else { 0 };
+        let end = index.end + demand.group_bytes() + reserve;
         entries <= SEGMENT_ENTRIES_MAX.max(demand.entries)
             && end + room_needed(entries, index.ledgers() + demand.records) <= segment.capacity
     }
@@ -153,7 +157,8 @@ impl JournalWriter {
     /// Bytes of a segment that certainly has room for the demand.
     fn segment_bytes(demand: &Demand) -> u64 {
         let needed = BLOCK_BYTES as u64 + demand.group_bytes() + room_needed(demand.entries, demand.records);
-        needed.next_multiple_of(BLOCK_BYTES as u64)
+        let reserve = BLOCK_BYTES as u64 + (needed / 8).min(CONTROL_RESERVE_BYTES_MAX);
+        (needed + reserve).next_multiple_of(BLOCK_BYTES as u64)
     }
 
     async fn make_room(&mut self, demand: &Demand) -> Result<(), NoRoom> {
@@ -166,10 +171,14 @@ impl JournalWriter {
     }
 
     async fn make_control_room(&mut self, demand: &Demand) -> Result<(), NoRoom> {
-        if demand.records > 0 && !self.fits(demand) {
-            self.roll(crate::config::CONTROL_SEGMENT_BYTES.max(Self::segment_bytes(demand)), true).await?;
+        if demand.records == 0 || self.fits(demand) {
+            return Ok(());
         }
-        Ok(())
+        let needed = Self::segment_bytes(demand);
+        match self.roll(CONTROL_SEGMENT_BYTES.max(needed), true).await {
+            Err(NoRoom::Space(_)) => self.roll(CONTROL_SEGMENT_BYTES_MIN.max(needed), true).await,
+            other => other,
+        }
     }
 
     /// Hands the current segment to the sealer and opens the next.

@@ -93,7 +93,10 @@ impl Registration {
                 match self.try_begin().await {
                     Ok(lease) => break lease,
                     Err(error) => {
-                        tracing::warn!(error = &error as &dyn std::error::Error, "the registration is lost, and tried again");
+                        tracing::warn!(
+                            error = &error as &dyn std::error::Error,
+                            "the registration is lost, and tried again"
+                        );
                     }
                 }
                 tokio::select! {

@@ -149,14 +149,7 @@ impl Store {
 
     /// Makes a durable group visible. `records` are those of the group, the ones of a ledger side by side; `end` is where the
     /// next group goes.
-    pub(crate) fn publish(
-        &self,
-        segment: &OpenSegment,
-        end: u64,
-        sequence: u64,
-        records: &[Durable<'_>],
-        now_ms: u64,
-    ) {
+    pub(crate) fn publish(&self, segment: &OpenSegment, end: u64, sequence: u64, records: &[Durable<'_>], now_ms: u64) {
         let mut index = segment.index_mut();
         for run in records.chunk_by(|a, b| Arc::ptr_eq(a.slot, b.slot)) {
             let slot = run[0].slot;

@@ -80,7 +80,10 @@ impl Disk for LocalDisk {
             };
             let bytes = file.metadata()?.len();
             if bytes > bytes_max as u64 {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, format!("it has {bytes} bytes, more than {bytes_max}")));
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    format!("it has {bytes} bytes, more than {bytes_max}"),
+                ));
             }
             let mut content = vec![0; usize::try_from(bytes).map_err(io::Error::other)?];
             file.read_exact_at(&mut content, 0)?;
@@ -169,14 +172,16 @@ impl LocalFile {
 
     fn write(&self, offset: u64, content: &[u8], sync: bool) -> io::Result<()> {
         match &self.direct {
-            Some(direct) if !self.direct_refused.load(Ordering::Relaxed) => match direct.write_all_at(content, offset) {
-                // Refused for its form, so surely not done: the page cache takes it.
-                Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => {
-                    self.direct_refused.store(true, Ordering::Relaxed);
-                    self.file.write_all_at(content, offset)?;
+            Some(direct) if !self.direct_refused.load(Ordering::Relaxed) => {
+                match direct.write_all_at(content, offset) {
+                    // Refused for its form, so surely not done: the page cache takes it.
+                    Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => {
+                        self.direct_refused.store(true, Ordering::Relaxed);
+                        self.file.write_all_at(content, offset)?;
+                    }
+                    other => other?,
                 }
-                other => other?,
-            },
+            }
             _ => self.file.write_all_at(content, offset)?,
         }
         if sync { self.file.sync_data() } else { Ok(()) }

@@ -191,7 +191,11 @@ pub fn decode_group<'a>(head: &GroupHead, group: &'a [u8]) -> Result<Vec<(Record
         at += bytes;
     }
     if records.len() != head.records as usize {
-        return Err(Damage::new(format!("the group holds {} records, its header says {}", records.len(), head.records)));
+        return Err(Damage::new(format!(
+            "the group holds {} records, its header says {}",
+            records.len(),
+            head.records
+        )));
     }
     Ok(records)
 }

@@ -239,7 +239,14 @@ impl SealedLayout {
         (blocks, rows * row_bytes as u64 + blocks * CRC_BYTES as u64)
     }
 
-    fn block_range(&self, start: u64, block: u32, rows: u64, block_rows: usize, row_bytes: usize) -> Option<Range<u64>> {
+    fn block_range(
+        &self,
+        start: u64,
+        block: u32,
+        rows: u64,
+        block_rows: usize,
+        row_bytes: usize,
+    ) -> Option<Range<u64>> {
         let first = u64::from(block) * block_rows as u64;
         let held = rows.checked_sub(first).filter(|left| *left > 0)?.min(block_rows as u64);
         let start = start + u64::from(block) * (block_rows * row_bytes + CRC_BYTES) as u64;
@@ -338,7 +345,9 @@ impl Trailer {
         }
         let layout = SealedLayout { groups_end, entries, ledgers };
         if layout.file_bytes() != file_bytes || stored_bytes != file_bytes {
-            return Err(Damage::new(format!("the trailer is for a file of {stored_bytes} bytes, this one has {file_bytes}")));
+            return Err(Damage::new(format!(
+                "the trailer is for a file of {stored_bytes} bytes, this one has {file_bytes}"
+            )));
         }
         Ok(Self { segment: SegmentHeader { id: SegmentId::new(id), nonce }, last_sequence, layout })
     }

@@ -38,7 +38,7 @@ fn owned() -> impl Strategy<Value = Owned> {
         RecordKind::ExplicitLac,
         RecordKind::Tombstone,
     ];
-    let kind = prop::sample::select(&kinds[..]);
+    let kind = prop::sample::select(kinds.to_vec());
     let ids = (0..=i64::MAX as u64, 0..=i64::MAX as u64);
     (kind, ids, prop::collection::vec(any::<u8>(), 0..200)).prop_map(|(kind, (l, e), body)| Owned {
         kind,
@@ -219,14 +219,22 @@ fn segments_are_found_by_their_names() {
     let id = SegmentId::new(0xab);
     assert_eq!(id.file_name(), "00000000000000ab.seg");
     assert_eq!(SegmentId::from_file_name("00000000000000ab.seg"), Some(id));
-    for other in ["ab.seg", "00000000000000AB.seg", "00000000000000ab", "00000000000000ab.seg.tmp", "VERSION", "+0000000000000ab.seg"] {
+    for other in [
+        "ab.seg",
+        "00000000000000AB.seg",
+        "00000000000000ab",
+        "00000000000000ab.seg.tmp",
+        "VERSION",
+        "+0000000000000ab.seg",
+    ] {
         assert_eq!(SegmentId::from_file_name(other), None, "{other}");
     }
 }
 
 /// A sealed segment with one group, as version 1 writes it.
 fn sample() -> Vec<u8> {
-    let record = |kind, entry_id, body: &[u8]| Owned { kind, ledger: ledger(1), entry: entry(entry_id), body: body.to_vec() };
+    let record =
+        |kind, entry_id, body: &[u8]| Owned { kind, ledger: ledger(1), entry: entry(entry_id), body: body.to_vec() };
     let key = MasterKey::derive(b"");
     let records = [
         record(RecordKind::MasterKey, 0, key.as_bytes()),

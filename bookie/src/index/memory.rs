@@ -51,7 +51,8 @@ impl Index for MemoryIndex {
     async fn scan(&self, prefix: &[u8], after: Option<&[u8]>, limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error> {
         let start = after.map_or(Bound::Included(prefix), Bound::Excluded);
         let state = self.lock();
-        let rows = state.rows.range::<[u8], _>((start, Bound::Unbounded)).take_while(|(key, _)| key.starts_with(prefix));
+        let rows =
+            state.rows.range::<[u8], _>((start, Bound::Unbounded)).take_while(|(key, _)| key.starts_with(prefix));
         Ok(rows.take(limit).map(|(key, value)| (key.clone(), value.clone())).collect())
     }
 

@@ -81,7 +81,12 @@ impl Group {
     }
 
     /// The bytes to write at `start`, how many of them come before the padding, and where each record will lie.
-    pub(super) fn encode(&self, segment: &SegmentHeader, start: u64, sequence: u64) -> (AlignedBuffer, usize, Vec<Place>) {
+    pub(super) fn encode(
+        &self,
+        segment: &SegmentHeader,
+        start: u64,
+        sequence: u64,
+    ) -> (AlignedBuffer, usize, Vec<Place>) {
         let bytes: usize = self.records().map(|(_, _, record)| Record::encoded_bytes(record.body.len())).sum();
         let mut writer = GroupWriter::with_room(bytes);
         let start = u32::try_from(start).expect("a segment is at most 2 GiB, or as long as one frame");

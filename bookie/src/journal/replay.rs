@@ -33,7 +33,8 @@ pub(crate) async fn replay(store: &Store, segments: &[SegmentId], mut last_seque
     for id in segments {
         let segment = Arc::new(open_segment(store, *id).await?);
         segment.index_mut().last_sequence = last_sequence;
-        let reader = Reader { store, segment: &segment, window: Window::new(&*segment.file, &segment.path, segment.capacity) };
+        let reader =
+            Reader { store, segment: &segment, window: Window::new(&*segment.file, &segment.path, segment.capacity) };
         last_sequence = reader.read_groups(last_sequence).await?;
         entries += segment.index().entries;
         store.add_unsealed(segment.clone());
@@ -125,7 +126,8 @@ impl Reader<'_> {
     }
 
     async fn apply(&self, head: &GroupHead, group: &Bytes, offset: u64, end: u64) -> Result<(), Error> {
-        let records = decode_group(head, group).map_err(|damage| Error::damaged(&self.segment.path, offset, damage.0))?;
+        let records =
+            decode_group(head, group).map_err(|damage| Error::damaged(&self.segment.path, offset, damage.0))?;
         let start = u32::try_from(offset)
             .map_err(|_| Error::damaged(&self.segment.path, offset, "the segment is longer than a segment can be"))?;
         let mut slots: Vec<Arc<LedgerSlot>> = Vec::with_capacity(records.len());

@@ -3,8 +3,8 @@ use std::sync::atomic::Ordering;
 
 use tokio::sync::mpsc;
 
-use super::maker::{MakeError, SegmentMaker};
 use super::describe;
+use super::maker::{MakeError, SegmentMaker};
 use crate::disk::{AlignedBuffer, BLOCK_BYTES};
 use crate::error::Error;
 use crate::format::{

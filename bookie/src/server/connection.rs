@@ -17,6 +17,8 @@ use crate::wakeups::Wakeups;
 
 /// How much one read from the socket may bring.
 const READ_BYTES: usize = 128 << 10;
+/// What an add costs beside its record while it waits, in bytes: keeps a flood of tiny entries within the budget too.
+const ADD_OVERHEAD_BYTES: usize = 256;
 /// Reads of one burst that go to the disk together.
 const BATCH_READS: usize = 256;
 
@@ -50,6 +52,8 @@ struct Connection {
     /// The ledger of the last add: most adds of a burst are for the same few.
     last: Option<Arc<LedgerSlot>>,
     batch: Vec<ReadJob>,
+    /// Covers a frame that is longer than one read, from before it is read.
+    long_frame: Option<BytePermit>,
 }
 
 /// A decoded frame of a burst.
@@ -62,7 +66,16 @@ impl Connection {
     fn new(server: Arc<Server>, outbox: Arc<Outbox>) -> Self {
         let decoder = FrameDecoder::new(server.store.config.frame_bytes_max.as_usize());
         let reads = Arc::new(Reads::new(server.clone(), outbox.clone()));
-        Self { server, outbox, reads, protocol: Protocol::default(), decoder, last: None, batch: Vec::new() }
+        Self {
+            server,
+            outbox,
+            reads,
+            protocol: Protocol::default(),
+            decoder,
+            last: None,
+            batch: Vec::new(),
+            long_frame: None,
+        }
     }
 
     /// Reads and hands out requests. Returns why the peer must go, when it is its fault.
@@ -74,23 +87,45 @@ impl Connection {
             if !self.outbox.wait_for_room().await {
                 return None;
             }
-            buffer.reserve(READ_BYTES);
             let outbox = self.outbox.clone();
             tokio::select! {
                 biased;
                 () = stopping.cancelled() => return None,
-                read = input.read_buf(&mut buffer) => match read {
+                read = self.read_more(input, &mut buffer) => match read {
                     Ok(0) | Err(_) => return None,
                     Ok(_) => {}
                 },
                 () = outbox.lost() => return None,
             }
             let end = self.decode(&mut buffer, &mut burst);
-            self.handle(&mut burst).await;
+            if !burst.is_empty() {
+                self.handle(&mut burst).await;
+            }
             if end.is_some() {
                 return end;
             }
         }
+    }
+
+    /// Reads what there is. A long frame is paid for first, and whoever began a frame must go on with it. Cancel-safe.
+    async fn read_more(
+        &mut self,
+        input: &mut (impl AsyncRead + Unpin),
+        buffer: &mut BytesMut,
+    ) -> std::io::Result<usize> {
+        if self.long_frame.is_none()
+            && let Ok(Some(bytes)) = self.decoder.announced(buffer)
+            && bytes > READ_BYTES
+        {
+            self.long_frame = Some(self.server.adds.acquire(bytes as u64).await);
+        }
+        let started = !buffer.is_empty();
+        buffer.reserve(READ_BYTES);
+        if started {
+            let patience = self.server.store.config.write_timeout.duration();
+            return tokio::time::timeout(patience, input.read_buf(buffer)).await?;
+        }
+        input.read_buf(buffer).await
     }
 
     fn decode(&mut self, buffer: &mut BytesMut, burst: &mut Vec<Item>) -> Option<String> {
@@ -151,18 +186,23 @@ impl Connection {
     }
 
     /// Takes the bytes of the burst's adds from the budget, all at once.
-    async fn admit(&self, burst: &[Item]) -> Result<Option<Arc<BytePermit>>, Status> {
+    async fn admit(&mut self, burst: &[Item]) -> Result<Option<Arc<BytePermit>>, Status> {
         let bytes: usize = burst
             .iter()
             .map(|item| match item {
-                Item::Request(_, Request::Add { body, .. }) => RECORD_HEADER_BYTES + body.len(),
+                Item::Request(_, Request::Add { body, .. }) => ADD_OVERHEAD_BYTES + RECORD_HEADER_BYTES + body.len(),
                 _ => 0,
             })
             .sum();
         if bytes == 0 {
+            self.long_frame = None;
             return Ok(None);
         }
         let (adds, bytes) = (&self.server.adds, bytes as u64);
+        if let Some(permit) = self.long_frame.take() {
+            // What came behind the long frame is less than one read.
+            return Ok(Some(Arc::new(permit)));
+        }
         let permit = match adds.try_acquire(bytes) {
             Some(permit) => permit,
             None => {

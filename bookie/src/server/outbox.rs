@@ -237,7 +237,7 @@ mod tests {
     async fn a_peer_that_takes_nothing_loses_the_connection() {
         let outbox = Arc::new(Outbox::new());
         let (mut ours, _theirs) = tokio::io::duplex(10);
-        outbox.put_frame(&Bytes::from(vec![0; WAITING_BYTES_MAX]));
+        outbox.put_frame(&Bytes::from(vec![0; 2 * WAITING_BYTES_MAX]));
         let waiting = tokio::spawn({
             let outbox = outbox.clone();
             async move { outbox.wait_for_room().await }

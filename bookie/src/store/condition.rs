@@ -27,7 +27,11 @@ pub(crate) struct Condition {
 
 impl Condition {
     pub(crate) fn new() -> Self {
-        Self { writable: AtomicBool::new(true), failure: OnceLock::new(), state: watch::Sender::new(BookieState::Writable) }
+        Self {
+            writable: AtomicBool::new(true),
+            failure: OnceLock::new(),
+            state: watch::Sender::new(BookieState::Writable),
+        }
     }
 
     pub(crate) fn is_writable(&self) -> bool {

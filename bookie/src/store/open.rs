@@ -83,7 +83,13 @@ impl OpenIndex {
 }
 
 impl OpenSegment {
-    pub(crate) fn new(header: SegmentHeader, path: PathBuf, file: Arc<dyn DiskFile>, capacity: u64, control: bool) -> Self {
+    pub(crate) fn new(
+        header: SegmentHeader,
+        path: PathBuf,
+        file: Arc<dyn DiskFile>,
+        capacity: u64,
+        control: bool,
+    ) -> Self {
         let index = OpenIndex { ledgers: HashMap::new(), entries: 0, end: BLOCK_BYTES as u64, last_sequence: 0 };
         Self { header, path, file, capacity, control, index: RwLock::new(index) }
     }
@@ -121,7 +127,9 @@ impl OpenSegment {
         let Some(held) = index.ledgers.get(&ledger) else { return 0 };
         let rows = held.rows.iter().skip(from).take(count);
         let before = out.len();
-        out.extend(rows.filter_map(|(entry, place)| Some(EntryRow { ledger, entry: EntryId::new(*entry)?, place: *place })));
+        out.extend(
+            rows.filter_map(|(entry, place)| Some(EntryRow { ledger, entry: EntryId::new(*entry)?, place: *place })),
+        );
         out.len() - before
     }
 

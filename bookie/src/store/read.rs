@@ -189,7 +189,9 @@ fn join_neighbours(places: impl Iterator<Item = Place>) -> Vec<(std::ops::Range<
     for place in places {
         let (start, end) = (u64::from(place.offset), u64::from(place.offset) + u64::from(place.bytes));
         match joined.last_mut() {
-            Some((range, count)) if start <= range.end + READ_GAP_BYTES && end - range.start <= READ_JOINED_BYTES_MAX => {
+            Some((range, count))
+                if start <= range.end + READ_GAP_BYTES && end - range.start <= READ_JOINED_BYTES_MAX =>
+            {
                 range.end = range.end.max(end);
                 *count += 1;
             }

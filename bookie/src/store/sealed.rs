@@ -122,7 +122,12 @@ impl SealedSegments {
     }
 
     /// Where an entry lies in a sealed segment, when that has it.
-    pub(crate) async fn find(&self, file: &SealedFile, ledger: LedgerId, entry: EntryId) -> Result<Option<Place>, Error> {
+    pub(crate) async fn find(
+        &self,
+        file: &SealedFile,
+        ledger: LedgerId,
+        entry: EntryId,
+    ) -> Result<Option<Place>, Error> {
         let Some(number) = file.directory.block_of(ledger, entry) else { return Ok(None) };
         let cached = self.blocks().get(file.id, number);
         let block = match cached {
@@ -158,7 +163,8 @@ impl SealedFile {
 
     async fn entry_block(&self, number: u32) -> Result<EntryBlock, Error> {
         let range = self.trailer.layout.entry_block(number);
-        let range = range.ok_or_else(|| Error::damaged(&self.path, 0, "the directory names a block that is not there"))?;
+        let range =
+            range.ok_or_else(|| Error::damaged(&self.path, 0, "the directory names a block that is not there"))?;
         let block: Bytes = read_one(&*self.file, range.clone()).await.map_err(Error::disk("read", &self.path))?;
         EntryBlock::decode(block).map_err(|damage| at_offset(&self.path, range.start, damage))
     }

@@ -41,7 +41,13 @@ impl Store {
     /// `in_order` is not set, else by the journal, after everything that was queued before.
     ///
     /// An add that must first revive a gone ledger comes back; see [`Store::revive`].
-    pub(crate) fn add(&self, slot: &Arc<LedgerSlot>, add: Add, done: Completion, in_order: bool) -> Result<(), (Add, Completion)> {
+    pub(crate) fn add(
+        &self,
+        slot: &Arc<LedgerSlot>,
+        add: Add,
+        done: Completion,
+        in_order: bool,
+    ) -> Result<(), (Add, Completion)> {
         if !self.condition.is_writable() {
             // After a failed write nothing is known about the disk; without space the refusal is certain.
             let status = if self.condition.failure().is_some() { Status::Io } else { Status::ReadOnly };
@@ -69,7 +75,12 @@ impl Store {
     /// Answers a request with a refusal, now or after what is queued.
     pub(crate) fn refuse(&self, status: Status, done: Completion, in_order: bool) {
         if in_order {
-            self.queue.push(std::iter::once(Pending { work: Work::Marker(status), slot: None, done: Some(done), permit: None }));
+            self.queue.push(std::iter::once(Pending {
+                work: Work::Marker(status),
+                slot: None,
+                done: Some(done),
+                permit: None,
+            }));
         } else {
             done(Err(status), &mut Wakeups::default());
         }
@@ -101,7 +112,13 @@ impl Store {
         receiver.await.unwrap_or(Err(Status::Io))
     }
 
-    fn queue_records(&self, slot: &Arc<LedgerSlot>, state: &mut LedgerState, admission: Admission, record: Option<Pending>) {
+    fn queue_records(
+        &self,
+        slot: &Arc<LedgerSlot>,
+        state: &mut LedgerState,
+        admission: Admission,
+        record: Option<Pending>,
+    ) {
         let key = admission.write_key.then(|| {
             let key = state.master_key.unwrap_or(MasterKey::EMPTY);
             let work = Work::control(RecordKind::MasterKey, Bytes::copy_from_slice(key.as_bytes()));

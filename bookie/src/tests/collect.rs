@@ -1,0 +1,180 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::support::*;
+use crate::disk::Disk as _;
+use ledger::MasterKey;
+use metadata::{FaultKind, FaultyStore, MemoryStore, layout};
+use proto::Status;
+
+/// Fills segments with entries of one ledger, one segment more than asked for being open.
+async fn filled(world: &World, l: u64) -> (Running, Wire, u64) {
+    let running = world.start().await;
+    let mut wire = running.connect().await;
+    let end = wire.fill(&running, l, 0, 2).await;
+    (running, wire, end)
+}
+
+#[tokio::test]
+async fn segments_of_a_deleted_ledger_are_removed() {
+    let world = World::new();
+    let (running, mut wire, _) = filled(&world, 1).await;
+    let before = running.bookie.stats();
+    let report = running.bookie.collect_now().await.unwrap();
+    assert_eq!((report.segments_removed, report.ledgers_deleted), (2, 1));
+    let after = running.bookie.stats();
+    assert!(after.allocated_bytes + report.bytes_freed == before.allocated_bytes && report.bytes_freed > 0);
+    assert_eq!(after.segments, 1);
+    let on_disk: usize = world.segment_files().iter().map(|(_, file)| file.len()).sum();
+    assert_eq!(on_disk as u64, after.allocated_bytes, "the files are really gone");
+    let mut world = world;
+    let mut running = running;
+    for _ in 0..2 {
+        assert_eq!(wire.read(1, 0).await, Err(Status::NoLedger));
+        assert_eq!(wire.read_last(1).await, Err(Status::NoLedger));
+        assert_eq!(wire.fence(1, &key()).await, Err(Status::NoLedger));
+        assert_eq!(wire.add(1, 0, b"late").await, Status::Fenced);
+        assert_eq!(wire.recover(1, 0, b"late").await, Status::Fenced);
+        world = world.crash(running).await;
+        running = world.start().await;
+        wire = running.connect().await;
+    }
+    // What the open segment held of it goes with that segment.
+    wire.fill(&running, 2, 0, 1).await;
+    let report = running.bookie.collect_now().await.unwrap();
+    assert!(report.segments_removed >= 1);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_gone_ledger_is_fenced_for_ever_and_never_told_as_absent() {
+    let world = World::new();
+    let (running, mut wire, end) = filled(&world, 1).await;
+    world.create_ledger(1, "elsewhere:3181", true).await;
+    let report = running.bookie.collect_now().await.unwrap();
+    assert_eq!((report.segments_removed, report.ledgers_gone), (2, 1));
+    // On version 2 connections *unknown* is said as an I/O error.
+    assert_eq!(wire.read(1, 0).await, Err(Status::Io));
+    assert_eq!(wire.read(1, end + 100).await, Err(Status::Io));
+    assert_eq!(wire.read_last(1).await, Err(Status::Io));
+    assert_eq!(wire.recovery_read(1, 0).await, Err(Status::Io));
+    assert_eq!(wire.add(1, 0, b"late").await, Status::Fenced);
+    let world = world.crash(running).await;
+    let running = world.start().await;
+    let mut wire = running.connect().await;
+    assert_eq!(wire.read(1, 0).await, Err(Status::Io));
+    assert_eq!(wire.add(1, 0, b"late").await, Status::Fenced);
+    let other = MasterKey::derive(b"other");
+    assert_eq!(wire.add_as(1, 0, b"x", &other, RECOVERY).await, Status::Unauthorized, "the key outlives the entries");
+
+    // Repair brings an entry back: it is served and protected, the rest stays unknown.
+    assert_eq!(wire.recover(1, 3, b"repaired").await, Status::Ok);
+    assert_eq!(wire.read(1, 3).await.unwrap(), body(1, 3, b"repaired"));
+    assert_eq!(wire.read(1, 0).await, Err(Status::Io));
+    assert_eq!(wire.add(1, 4, b"late").await, Status::Fenced);
+    wire.fill(&running, 2, 0, 1).await;
+    world.create_ledger(2, "bk1:3181", false).await;
+    running.bookie.collect_now().await.unwrap();
+    assert_eq!(wire.read(1, 3).await.unwrap(), body(1, 3, b"repaired"), "protected for an hour");
+    let world = world.crash(running).await;
+    let running = world.start().await;
+    let mut wire = running.connect().await;
+    assert_eq!(wire.read(1, 3).await.unwrap(), body(1, 3, b"repaired"));
+    running.bookie.collect_now().await.unwrap();
+    assert_eq!(wire.read(1, 3).await.unwrap(), body(1, 3, b"repaired"), "still protected after a crash");
+    world.time.advance(Duration::from_secs(3601));
+    let report = running.bookie.collect_now().await.unwrap();
+    assert_eq!(report.ledgers_gone, 1, "not wanted here, and repair is over");
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn without_an_answer_from_metadata_everything_is_kept() {
+    let store = Arc::new(FaultyStore::scripted(Arc::new(MemoryStore::new())));
+    let world = World { metadata: store.clone(), ..World::new() };
+    let (running, mut wire, end) = filled(&world, 1).await;
+    store.fail_next_on(&layout::ledger_key(ledger(1)), FaultKind::FailRead);
+    let report = running.bookie.collect_now().await.unwrap();
+    assert_eq!((report.ledgers_asked, report.ledgers_unknown, report.segments_removed), (1, 1, 0));
+    assert_eq!(running.bookie.stats().tombstones, 0);
+    for e in 0..end {
+        assert_eq!(wire.read(1, e).await.unwrap(), body(1, e, &payload(1, e)));
+    }
+    assert_eq!(running.bookie.collect_now().await.unwrap().segments_removed, 2, "with an answer it is dropped");
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn live_ledgers_hold_their_segments() {
+    let world = World::new();
+    // Open and elsewhere, open and here, closed and here: all are kept.
+    for (l, member, closed) in [(1, "elsewhere:3181", false), (2, "bk1:3181", false), (3, "bk1:3181", true)] {
+        world.create_ledger(l, member, closed).await;
+    }
+    let running = world.start().await;
+    let mut wire = running.connect().await;
+    for l in 1..=3 {
+        wire.fill(&running, l, 0, 1).await;
+    }
+    let report = running.bookie.collect_now().await.unwrap();
+    assert_eq!((report.segments_removed, report.ledgers_deleted, report.ledgers_gone), (0, 0, 0));
+    for l in 1..=3 {
+        assert_eq!(wire.read(l, 0).await.unwrap(), body(l, 0, &payload(l, 0)));
+    }
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_fence_alone_holds_its_segment_while_the_ledger_lives() {
+    let world = World::new();
+    world.create_ledger(1, "elsewhere:3181", false).await;
+    let running = world.start().await;
+    let mut wire = running.connect().await;
+    assert_eq!(wire.fence(1, &key()).await, Err(Status::NoEntry));
+    wire.fill(&running, 2, 0, 1).await;
+    assert_eq!(running.bookie.collect_now().await.unwrap().segments_removed, 0);
+    assert_eq!(wire.add(1, 0, b"late").await, Status::Fenced);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_crash_between_mark_and_removal_is_completed() {
+    let world = World::new();
+    let (running, _, _) = filled(&world, 1).await;
+    let disk_before = world.disk.crash();
+    assert_eq!(running.bookie.collect_now().await.unwrap().segments_removed, 2);
+    // The power went after the mark was synced, before the directory was: the files are back, the marks still there.
+    let world = world.crash(running).await;
+    let rows = crate::index::rows::segments(&world.index).await.unwrap();
+    assert!(rows.is_empty());
+    let names = disk_before.list(&segment_path("")).await.unwrap();
+    let first = crate::format::SegmentId::from_file_name(names.iter().find(|name| name.ends_with(".seg")).unwrap());
+    let row = crate::index::rows::SegmentRow { id: first.unwrap(), file_bytes: 1, entries: 1, dropping: true };
+    crate::index::Index::write(&world.index, vec![crate::index::rows::put_segment(&row)]).await.unwrap();
+    let world = World { disk: disk_before, ..world };
+    let running = world.start().await;
+    assert!(!world.disk.list(&segment_path("")).await.unwrap().contains(&row.id.file_name()));
+    assert_eq!(running.connect().await.read(1, 0).await, Err(Status::NoLedger));
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn readers_and_the_collector_do_not_disturb_each_other() {
+    let world = World::new();
+    let running = world.start().await;
+    let mut wire = running.connect().await;
+    world.create_ledger(1, "bk1:3181", false).await;
+    let end = wire.fill(&running, 1, 0, 1).await;
+    for l in 2..12 {
+        wire.fill(&running, l, 0, 1).await;
+        let (report, ()) = tokio::join!(running.bookie.collect_now(), async {
+            let mut reader = running.connect().await;
+            for e in 0..end {
+                assert_eq!(reader.read(1, e).await.unwrap(), body(1, e, &payload(1, e)));
+            }
+        });
+        report.unwrap();
+        assert_eq!(wire.read(l, 0).await, Err(Status::NoLedger));
+    }
+    running.stop().await;
+}

@@ -1,0 +1,88 @@
+use super::support::*;
+use crate::BookieState;
+use ::config::ByteSize;
+use proto::Status;
+
+async fn fill_up(wire: &mut Wire, l: u64) -> u64 {
+    let mut e = 0;
+    loop {
+        match wire.add(l, e, &payload(l, e)).await {
+            Status::Ok => e += 1,
+            Status::ReadOnly => return e,
+            status => panic!("{status:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_spent_disk_budget_refuses_adds_loses_nothing_and_ends_by_itself() {
+    let mut world = World::new();
+    world.config.disk_bytes_max = ByteSize::kib(512);
+    let running = world.start().await;
+    let mut wire = running.connect().await;
+    let end = fill_up(&mut wire, 1).await;
+    assert!(end > 80, "{end} entries");
+    assert!(matches!(running.bookie.stats().state, BookieState::ReadOnly { for_good: false, .. }));
+    assert!(running.bookie.stats().allocated_bytes <= 512 << 10);
+    while world.registered().await != Some(false) {
+        tokio::task::yield_now().await;
+    }
+    for e in 0..end {
+        assert_eq!(wire.read(1, e).await.unwrap(), body(1, e, &payload(1, e)));
+    }
+    // Fences are taken, and kept.
+    assert_eq!(wire.fence(7, &key()).await, Err(Status::NoEntry));
+    let world = world.crash(running).await;
+    let running = world.start().await;
+    let mut wire = running.connect().await;
+    assert_eq!(wire.add(1, end, b"x").await, Status::ReadOnly, "still no space after a restart");
+    assert_eq!(wire.read(1, 0).await.unwrap(), body(1, 0, &payload(1, 0)));
+    // The ledger is in no metadata, so it goes.
+    assert!(running.bookie.collect_now().await.unwrap().segments_removed > 0);
+    assert_eq!(running.bookie.stats().state, BookieState::Writable);
+    assert_eq!(wire.add(7, 0, b"x").await, Status::Fenced);
+    assert_eq!(wire.add(8, 0, b"x").await, Status::Ok);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_full_disk_is_read_only_until_there_is_space() {
+    let world = World::new();
+    let running = world.start().await;
+    let mut wire = running.connect().await;
+    world.disk.set_capacity(Some(600 << 10));
+    let end = fill_up(&mut wire, 1).await;
+    assert!(end > 40, "{end} entries");
+    assert_eq!(
+        wire.fence(1, &key()).await.unwrap(),
+        body(1, end - 1, &payload(1, end - 1)),
+        "a fence needs little space"
+    );
+    world.disk.set_capacity(None);
+    settle(|| running.bookie.stats().state == BookieState::Writable).await;
+    assert_eq!(wire.add(2, 0, b"x").await, Status::Ok);
+    assert_eq!(wire.add(1, end, b"x").await, Status::Fenced);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_full_disk_does_not_prevent_the_start() {
+    let world = World::new();
+    let running = world.start().await;
+    let mut wire = running.connect().await;
+    assert_eq!(wire.add(1, 0, b"x").await, Status::Ok);
+    let world = world.crash(running).await;
+    world.disk.set_capacity(Some(1));
+    for _ in 0..3 {
+        let running = world.start().await;
+        let mut wire = running.connect().await;
+        assert_eq!(wire.read(1, 0).await.unwrap(), body(1, 0, b"x"));
+        assert_eq!(wire.add(1, 1, b"y").await, Status::ReadOnly);
+        assert_eq!(wire.fence(1, &key()).await, Err(Status::Io), "nothing can be stored at all");
+        running.stop().await;
+    }
+    world.disk.set_capacity(None);
+    let running = world.start().await;
+    assert_eq!(running.connect().await.add(1, 1, b"y").await, Status::Ok);
+    running.stop().await;
+}
