@@ -1,0 +1,364 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use url::Url;
+
+/// Where a node listens unless told otherwise.
+pub const DEFAULT_ENDPOINT: &str = "http://127.0.0.1:9600";
+
+/// Tiered log storage: hot on bookies, settled into Parquet objects, read back from either.
+///
+/// Start with `thermocline demo`, which runs the whole road on this machine in a minute. Then start a node of your own with
+/// `thermocline standalone` and, in another terminal, write to it: `thermocline ledger write new < some.log`.
+#[derive(Debug, Parser)]
+#[command(name = "thermocline", version, max_term_width = 120, propagate_version = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// How much the program says on standard error: error, warn, info, debug, trace, or a filter such as `bookie=debug,warn`.
+    #[arg(long, global = true, env = "THERMOCLINE_LOG", value_name = "FILTER", help_heading = "Logging")]
+    pub log: Option<String>,
+    /// The form of log lines.
+    #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text, help_heading = "Logging")]
+    pub log_format: LogFormat,
+}
+
+/// The form of log lines.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line, for machines.
+    Json,
+}
+
+/// How results are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// A table for people.
+    Table,
+    /// JSON for scripts.
+    Json,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the main job on real logs and prove it: write, settle, release, replay, compare.
+    ///
+    /// Starts a node of three bookies in this process, writes every line of the input as an entry of replicated ledgers, settles all
+    /// but the last ledger into Parquet objects (each read back and verified), releases the bookies' copies, waits until the
+    /// bookies' disk use has really fallen, then replays everything through the gateway and compares SHA-256 with the input.
+    /// Exit code 0 means: everything came back equal, from both tiers.
+    Demo(DemoArgs),
+    /// Run a whole node in this process: bookies, metadata, offloader and gateway.
+    ///
+    /// Needs no configuration: data goes to ./thermocline-data, the gRPC front listens on loopback. Stop it with Ctrl-C; all that
+    /// was acknowledged is there at the next start.
+    Standalone(StandaloneArgs),
+    /// Create, write, close, read, show, list and remove ledgers.
+    #[command(subcommand)]
+    Ledger(LedgerCommand),
+    /// Settle ledgers into the object store, and see what is settled.
+    #[command(subcommand)]
+    Offload(OffloadCommand),
+    /// Show a running node: bookies, ledgers by tier, bytes, memory budgets.
+    Status(RemoteArgs),
+    /// Show the effective configuration and where each value comes from.
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Print the version and what this build was made from.
+    Version {
+        /// How to print it.
+        #[arg(long, value_enum, default_value_t = Output::Table)]
+        output: Output,
+    },
+    /// Print a completion script for a shell.
+    ///
+    /// For bash: thermocline completions bash > ~/.local/share/bash-completion/completions/thermocline
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+/// `thermocline demo`.
+#[derive(Debug, Clone, Args)]
+pub struct DemoArgs {
+    /// A log file or a folder of them, read as bytes, a line an entry. May be given several times.
+    ///
+    /// Without it: readable text logs under /var/log, topped up with sources from cargo's registry folder to 64 MiB. That default
+    /// is refused with a remote --cold store, since logs must not leave the machine unasked.
+    #[arg(long, value_name = "PATH")]
+    pub input: Vec<PathBuf>,
+    /// Where the node keeps its data. Must be empty or not exist.
+    ///
+    /// Without it: a new folder under /var/tmp, removed at the end unless --keep.
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// The object store: file:///path, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix.
+    ///
+    /// Credentials come from the usual environment variables of each cloud. Without it: a folder beside the node's data.
+    #[arg(long, value_name = "URL")]
+    pub cold: Option<Url>,
+    /// At the end stop the bookies, delete their directories, and replay the settled ledgers from objects alone.
+    #[arg(long, conflicts_with = "keep")]
+    pub prove_cold: bool,
+    /// Leave the node running at the end and print commands to look at it.
+    #[arg(long)]
+    pub keep: bool,
+    /// How the result is printed.
+    #[arg(long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+}
+
+/// Where the configuration comes from.
+#[derive(Debug, Clone, Default, Args)]
+pub struct ConfigArgs {
+    /// A TOML configuration file. See `thermocline config show` for all keys.
+    #[arg(long, value_name = "FILE", env = "THERMOCLINE_CONFIG")]
+    pub config: Option<PathBuf>,
+    /// Set one key, for example --set offloader.hot_retention=1h. May be given several times; wins over file and environment.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+}
+
+/// `thermocline standalone`.
+#[derive(Debug, Clone, Args)]
+pub struct StandaloneArgs {
+    /// Where the node keeps its data [default: thermocline-data]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// The address of the gRPC front [default: 127.0.0.1:9600]
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Option<String>,
+    /// The object store: file:///path, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix [default: a folder in --dir]
+    #[arg(long, value_name = "URL")]
+    pub cold: Option<Url>,
+    /// The configuration.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+}
+
+/// How to reach a running node.
+#[derive(Debug, Clone, Args)]
+pub struct RemoteArgs {
+    /// The gRPC front of a gateway or standalone node.
+    #[arg(long, default_value = DEFAULT_ENDPOINT, env = "THERMOCLINE_ENDPOINT", value_name = "URL")]
+    pub endpoint: String,
+    /// How the result is printed.
+    #[arg(long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+}
+
+/// `thermocline ledger …`.
+#[derive(Debug, Subcommand)]
+pub enum LedgerCommand {
+    /// Create a ledger and print its id. It stays open for `ledger write` until closed.
+    Create(CreateArgs),
+    /// Append lines, or length-prefixed records, from standard input or files.
+    ///
+    /// Each entry is durable on an ack quorum of bookies before it is counted. Examples:
+    ///   thermocline ledger write new < app.log              (a new ledger, closed at the end)
+    ///   thermocline ledger write 12 app.log --keep-open     (append to ledger 12 and leave it open)
+    #[command(verbatim_doc_comment)]
+    Write(WriteArgs),
+    /// Write the payloads of a ledger's entries to standard output, from whichever tier holds them.
+    ///
+    /// Example: thermocline ledger read 12 --from 100 --to 200 > part.log
+    Read(ReadArgs),
+    /// Show one ledger: state, end, members, custom metadata, where its cold copy is.
+    Show {
+        /// The ledger.
+        ledger: u64,
+        /// The node.
+        #[command(flatten)]
+        remote: RemoteArgs,
+    },
+    /// List ledgers with their state and tier.
+    Ls {
+        /// The node.
+        #[command(flatten)]
+        remote: RemoteArgs,
+    },
+    /// Close a ledger for good. One whose writer is gone is recovered first: fenced, and everything acknowledged is kept.
+    Close {
+        /// The ledger.
+        ledger: u64,
+        /// The node.
+        #[command(flatten)]
+        remote: RemoteArgs,
+    },
+    /// Delete a ledger's metadata; bookies then free its space.
+    ///
+    /// Its object, if it has one, is left in the store: collecting objects of deleted ledgers is a later capability.
+    Rm {
+        /// The ledger.
+        ledger: u64,
+        /// The node.
+        #[command(flatten)]
+        remote: RemoteArgs,
+    },
+}
+
+/// Digest that guards each entry from the writer to the last reader.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum Digest {
+    /// CRC-32C, in hardware on current processors.
+    Crc32c,
+    /// CRC-32 (IEEE).
+    Crc32,
+    /// HMAC-SHA1 keyed by the ledger's password.
+    Hmac,
+    /// No digest.
+    Dummy,
+}
+
+/// `thermocline ledger create`.
+#[derive(Debug, Clone, Args)]
+pub struct CreateArgs {
+    /// How many bookies hold the ledger (E).
+    #[arg(long, default_value_t = 3)]
+    pub ensemble: u32,
+    /// How many of them get each entry (Qw).
+    #[arg(long, default_value_t = 3)]
+    pub write_quorum: u32,
+    /// How many must have it durable before it is acknowledged (Qa).
+    #[arg(long, default_value_t = 2)]
+    pub ack_quorum: u32,
+    /// The digest of each entry.
+    #[arg(long, value_enum, default_value_t = Digest::Crc32c)]
+    pub digest: Digest,
+    /// Custom metadata, key=value. May be given several times.
+    #[arg(long = "meta", value_name = "KEY=VALUE")]
+    pub meta: Vec<String>,
+    /// The node.
+    #[command(flatten)]
+    pub remote: RemoteArgs,
+}
+
+/// How entries are cut from, or joined into, a stream of bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Framing {
+    /// A line an entry: without its line feed when written, with one when read.
+    Lines,
+    /// Each entry after its length as four bytes, big-endian: any bytes survive.
+    Length,
+    /// (reading only) payloads one after the other with nothing between.
+    Raw,
+}
+
+/// The ledger that `ledger write` appends to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    /// A new one.
+    New,
+    /// An open one, by id.
+    Existing(u64),
+}
+
+impl FromStr for Target {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "new" => Ok(Self::New),
+            id => id.parse().map(Self::Existing).map_err(|_| "give a ledger's number, or the word new".to_owned()),
+        }
+    }
+}
+
+/// `thermocline ledger write`.
+#[derive(Debug, Clone, Args)]
+pub struct WriteArgs {
+    /// The ledger to append to, which must be open at this node; or `new` to create one (E=3 Qw=3 Qa=2, CRC-32C).
+    pub ledger: Target,
+    /// Files to read; standard input without any.
+    pub files: Vec<PathBuf>,
+    /// Do not close the ledger at the end.
+    #[arg(long)]
+    pub keep_open: bool,
+    /// How the input is cut into entries.
+    #[arg(long, value_enum, default_value_t = Framing::Lines)]
+    pub framing: Framing,
+    /// The node.
+    #[command(flatten)]
+    pub remote: RemoteArgs,
+}
+
+/// `thermocline ledger read`.
+#[derive(Debug, Clone, Args)]
+pub struct ReadArgs {
+    /// The ledger.
+    pub ledger: u64,
+    /// The first entry.
+    #[arg(long, default_value_t = 0)]
+    pub from: u64,
+    /// The entry to stop before. Without it: the ledger's end, or for an open ledger the last confirmed entry.
+    #[arg(long)]
+    pub to: Option<u64>,
+    /// How entries are written to standard output.
+    #[arg(long, value_enum, default_value_t = Framing::Lines)]
+    pub framing: Framing,
+    /// Read from one tier only (for looking at a tier; by default the node chooses).
+    #[arg(long, value_enum, default_value_t = Tier::Any)]
+    pub tier: Tier,
+    /// The gRPC front of a gateway or standalone node.
+    #[arg(long, default_value = DEFAULT_ENDPOINT, env = "THERMOCLINE_ENDPOINT", value_name = "URL")]
+    pub endpoint: String,
+}
+
+/// Which tier to read from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Tier {
+    /// Whichever holds the entry.
+    Any,
+    /// The bookies.
+    Hot,
+    /// The object store.
+    Cold,
+}
+
+/// `thermocline offload …`.
+#[derive(Debug, Subcommand)]
+pub enum OffloadCommand {
+    /// Settle a closed ledger now: write its Parquet object, read it back, verify, commit.
+    Now {
+        /// The ledgers.
+        #[arg(required = true)]
+        ledgers: Vec<u64>,
+        /// Also release the bookies' copies at once, without waiting for the hot retention.
+        #[arg(long)]
+        release: bool,
+        /// The node.
+        #[command(flatten)]
+        remote: RemoteArgs,
+    },
+    /// Show how much is hot, settled and released.
+    Status {
+        /// The node.
+        #[command(flatten)]
+        remote: RemoteArgs,
+    },
+}
+
+/// `thermocline config …`.
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Print every key with its value and where it comes from: default, file, environment or flag.
+    ///
+    /// Environment variables are THERMOCLINE_ and the key in capitals with two underscores for each dot:
+    /// THERMOCLINE_OFFLOADER__HOT_RETENTION=1h sets offloader.hot_retention.
+    Show {
+        /// The configuration.
+        #[command(flatten)]
+        config: ConfigArgs,
+        /// How the result is printed.
+        #[arg(long, value_enum, default_value_t = Output::Table)]
+        output: Output,
+    },
+}

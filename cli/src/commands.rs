@@ -1,0 +1,40 @@
+//! From parsed arguments to an exit code; one file a command group.
+
+mod config;
+mod ledger;
+mod offload;
+mod standalone;
+mod status;
+mod version;
+
+use clap::CommandFactory;
+
+use crate::Fault;
+use crate::args::{Cli, Command, LogFormat};
+
+/// Runs one command to its end.
+pub async fn run(cli: Cli) -> Result<(), Fault> {
+    let quiet_by_default = !matches!(cli.command, Command::Standalone(_));
+    let filter = cli.log.unwrap_or_else(|| if quiet_by_default { "error".to_owned() } else { "info".to_owned() });
+    let format = match cli.log_format {
+        LogFormat::Text => common::telemetry::LogFormat::Text,
+        LogFormat::Json => common::telemetry::LogFormat::Json,
+    };
+    common::telemetry::init(format, &filter).map_err(|error| Fault::usage(format!("--log {filter}: {error}")))?;
+    match cli.command {
+        Command::Demo(args) => crate::demo::run(args).await,
+        Command::Standalone(args) => standalone::run(args).await,
+        Command::Ledger(command) => ledger::run(command).await,
+        Command::Offload(command) => offload::run(command).await,
+        Command::Status(remote) => status::run(remote).await,
+        Command::Config(command) => config::run(command),
+        Command::Version { output } => {
+            version::run(output);
+            Ok(())
+        }
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "thermocline", &mut std::io::stdout());
+            Ok(())
+        }
+    }
+}

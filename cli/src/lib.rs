@@ -1,0 +1,23 @@
+//! The `thermocline` program: every command, and the composition root of the standalone node.
+//!
+//! A library beside the binary so that tests start the same node in their own process. `standalone` is the one place that
+//! knows concrete implementations (which metadata driver, which disk, which network); everything else takes traits.
+//!
+//! - [`args`]: the command line, with the texts that teach it.
+//! - [`standalone`]: three bookies, metadata, offloader and gateway in one process.
+//! - [`demo`]: the main job on real logs, with its verdict.
+//! - [`run`]: from parsed arguments to an exit code.
+
+pub mod args;
+mod commands;
+pub mod demo;
+mod fault;
+mod output;
+mod remote;
+mod replay;
+mod settings;
+pub mod standalone;
+
+pub use commands::run;
+pub use fault::Fault;
+pub use settings::Settings;

@@ -1,0 +1,60 @@
+//! Talking to a running node over gRPC.
+
+use std::time::Duration;
+
+use proto::v1::ledgers_client::LedgersClient;
+use proto::v1::tiering_client::TieringClient;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
+
+use crate::Fault;
+use crate::fault::chain;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A connection to a node.
+#[derive(Debug, Clone)]
+pub(crate) struct Remote {
+    channel: Channel,
+}
+
+impl Remote {
+    /// Connects, or says in one sentence why it cannot.
+    pub(crate) async fn connect(endpoint: &str) -> Result<Self, Fault> {
+        let with_scheme = if endpoint.contains("://") { endpoint.to_owned() } else { format!("http://{endpoint}") };
+        let target = Endpoint::from_shared(with_scheme)
+            .map_err(|_| {
+                Fault::usage(format!("--endpoint {endpoint}: not a URL; write it like http://127.0.0.1:9600"))
+            })?
+            .connect_timeout(CONNECT_TIMEOUT)
+            .tcp_nodelay(true);
+        let channel = target.connect().await.map_err(|error| {
+            Fault::failed(format!(
+                "no node answers at {endpoint} ({}). Start one with `thermocline standalone`, or name another with --endpoint",
+                chain(&error)
+            ))
+        })?;
+        Ok(Self { channel })
+    }
+
+    pub(crate) fn ledgers(&self) -> LedgersClient<Channel> {
+        LedgersClient::new(self.channel.clone())
+            .max_decoding_message_size(proto::GRPC_MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(proto::GRPC_MESSAGE_BYTES_MAX)
+    }
+
+    pub(crate) fn tiering(&self) -> TieringClient<Channel> {
+        TieringClient::new(self.channel.clone())
+    }
+}
+
+/// A node's refusal as a sentence.
+pub(crate) fn refused(what: impl std::fmt::Display, status: &Status) -> Fault {
+    let text = status.message();
+    let text = if text.is_empty() { status.code().description() } else { text };
+    let sentence = format!("{what}: {text}");
+    match status.code() {
+        Code::InvalidArgument | Code::NotFound | Code::OutOfRange | Code::FailedPrecondition => Fault::usage(sentence),
+        _ => Fault::failed(sentence),
+    }
+}

@@ -1,0 +1,97 @@
+//! The configuration of a standalone node: one struct, composed of each role's own.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use ::config::{ByteSize, Loaded, Span};
+use serde::{Deserialize, Serialize};
+use url::Url;
+
+use crate::Fault;
+use crate::args::ConfigArgs;
+
+/// Everything a standalone node can be told. The defaults need no file; `config/standalone.toml` shows them all.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Where the node keeps its data.
+    pub dir: PathBuf,
+    /// The address of the gRPC front.
+    pub listen: String,
+    /// The object store's URL; empty means the folder `cold` in `dir`.
+    pub cold: String,
+    /// What all roles together may hold in memory for entries, blocks and requests.
+    pub memory_max: ByteSize,
+    /// The bookies' addresses are this host with a port of the system's choosing.
+    pub bookie_host: String,
+    /// Each bookie.
+    pub bookie: bookie::BookieConfig,
+    /// The replicating client.
+    pub client: client::ClientConfig,
+    /// The offloader.
+    pub offloader: offloader::OffloaderConfig,
+    /// The read gateway.
+    pub gateway: read_gateway::GatewayConfig,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            dir: PathBuf::from("thermocline-data"),
+            listen: "127.0.0.1:9600".to_owned(),
+            cold: String::new(),
+            memory_max: ByteSize::mib(512),
+            bookie_host: "127.0.0.1".to_owned(),
+            bookie: bookie::BookieConfig::default(),
+            client: client::ClientConfig::default(),
+            offloader: offloader::OffloaderConfig::default(),
+            gateway: read_gateway::GatewayConfig::default(),
+        }
+    }
+}
+
+impl Settings {
+    /// Loads the configuration: defaults, then the file, the environment, `--set`, and last the command's own flags.
+    pub fn load(args: &ConfigArgs, flags: &[(String, String)]) -> Result<Loaded<Self>, Fault> {
+        let mut all = Vec::new();
+        for pair in &args.set {
+            let (key, value) =
+                pair.split_once('=').ok_or_else(|| Fault::usage(format!("--set {pair}: write it as key=value")))?;
+            all.push((key.to_owned(), value.to_owned()));
+        }
+        all.extend_from_slice(flags);
+        ::config::load_from_process(args.config.as_deref(), &all)
+            .map_err(|error| Fault::usage(crate::fault::chain(&error)))
+    }
+
+    /// A node whose ledgers move in seconds and whose journal segments are small enough for that to show on the disk.
+    pub fn for_demo(dir: &Path, cold: Option<&Url>, roll_bytes: u64, hot_retention: Duration) -> Self {
+        let mut settings = Self {
+            dir: dir.to_owned(),
+            listen: "127.0.0.1:0".to_owned(),
+            cold: cold.map(Url::to_string).unwrap_or_default(),
+            ..Self::default()
+        };
+        settings.bookie.segment_bytes = ByteSize::new(roll_bytes);
+        settings.bookie.collect_interval = Span::new(Duration::from_millis(500));
+        settings.offloader.hot_retention = Span::new(hot_retention);
+        settings.offloader.scan_interval = Span::new(Duration::from_millis(500));
+        // The last ledger must stay hot: only what the demo asks for is settled.
+        settings.offloader.settle_after = Span::new(Duration::from_secs(24 * 3600));
+        settings
+    }
+
+    /// The object store's URL, with the default filled in.
+    pub fn cold_url(&self) -> Result<Url, Fault> {
+        if self.cold.is_empty() {
+            let folder = self.dir.join("cold");
+            let absolute =
+                std::path::absolute(&folder).map_err(|error| Fault::usage(format!("{}: {error}", folder.display())))?;
+            return Url::from_directory_path(&absolute)
+                .map_err(|()| Fault::usage(format!("{}: not a usable path", absolute.display())));
+        }
+        Url::parse(&self.cold).map_err(|error| {
+            Fault::usage(format!("cold store {}: {error}; write it like file:///path, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix", self.cold))
+        })
+    }
+}

@@ -1,0 +1,9 @@
+//! End to end: a whole node in this process, real files, real sockets, real objects; and the checks that need several roles.
+#![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
+
+mod damage;
+mod failures;
+mod outsiders;
+mod restart;
+mod road;
+mod support;
