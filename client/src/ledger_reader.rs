@@ -2,8 +2,10 @@
 //!
 //! A read stream asks for entries ahead of its consumer, each from the first member of its write set that is not suspected to
 //! be down, and hands them out in order. It has no task: it moves when it is polled. What it has asked for is bounded by
-//! entries and by bytes, estimated from the ledger's mean entry, and charged to the client's read budget; only the entry at
-//! the head may wait for the budget, so streams cannot wait for each other in a ring.
+//! entries and by bytes: each read is charged to the stream's part of the client's read budget, at first by the mean size of
+//! the entries seen, then by what really came. A body that turns out to be larger and finds no room is dropped as it arrives
+//! and asked for again later, except that of the head, which always has room. Only the head may wait for the budget, so
+//! streams cannot wait for each other in a ring.
 //!
 //! When no replica gives an entry, the metadata is read again, once for that entry: members change when a closed ledger is
 //! repaired or released. What is left then is judged by the ledger's end: an entry below it that every replica denies is
@@ -11,9 +13,9 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bytes::Bytes;
 use common::budget::BytePermit;
 use futures::Stream;
 use ledger::{EntryId, LedgerId, LedgerMetadata, LedgerState};
@@ -24,11 +26,9 @@ use crate::error::{Error, ErrorKind};
 use crate::geometry::{Geometry, IndexSet};
 use crate::pool::{Channel, Lane};
 use crate::read::{EntryRead, Problem, ReadStep, ReplicaAnswer};
-use crate::request::{Answer, Ask, Reply, Request, Sink};
+use crate::request::{Answer, Ask, READ_OVERHEAD_BYTES, ReadCharge, Reply, Request, Room, Sink};
 use crate::shared::{Core, Keys, ReadEntry, hot_members, problem_error};
 
-/// What a read costs beside the body.
-const READ_OVERHEAD_BYTES: u64 = 256;
 /// Assumed of entries while nothing is known.
 const FIRST_GUESS_BYTES: u64 = 16 * 1024;
 
@@ -152,7 +152,8 @@ struct Slot {
     /// How the search ended without the entry.
     failed: Option<ReadStep>,
     is_second_try: bool,
-    _permit: Option<BytePermit>,
+    /// Rides with the request while one is under way, and stays here with the body.
+    charge: Option<ReadCharge>,
 }
 
 /// The members of a segment and the ways to them.
@@ -174,6 +175,7 @@ struct Run {
     window: VecDeque<Slot>,
     members: Option<Arc<Members>>,
     suspects: IndexSet,
+    room: Arc<Room>,
     replies: mpsc::UnboundedSender<Reply>,
     answers: mpsc::UnboundedReceiver<Reply>,
 }
@@ -182,6 +184,9 @@ impl Run {
     fn new(inner: Arc<Inner>, range: Range<EntryId>) -> Self {
         let geometry = Geometry::new(inner.lock().metadata.quorums()).ok();
         let (replies, answers) = mpsc::unbounded_channel();
+        let core = &inner.core;
+        let budget = core.read_budget.child("read-stream", core.config.read_window_bytes.bytes());
+        let room = Arc::new(Room { budget, head: AtomicU64::new(range.start.get()) });
         Self {
             inner,
             geometry,
@@ -190,6 +195,7 @@ impl Run {
             window: VecDeque::new(),
             members: None,
             suspects: IndexSet::EMPTY,
+            room,
             replies,
             answers,
         }
@@ -207,6 +213,7 @@ impl Run {
                 if let Some(found) = head.found.take() {
                     self.window.pop_front();
                     self.head = self.head.next();
+                    self.room.head.store(self.head.get(), Ordering::Release);
                     return Some(Ok(found));
                 }
                 if let Some(step) = head.failed.take() {
@@ -218,19 +225,17 @@ impl Run {
             }
             // `replies` lives in `self`, so the queue never ends, and every read is answered by its deadline.
             if let Some(reply) = self.answers.recv().await {
-                self.on_reply(&reply);
+                self.on_reply(reply);
             }
             while let Ok(reply) = self.answers.try_recv() {
-                self.on_reply(&reply);
+                self.on_reply(reply);
             }
         }
     }
 
     /// Fills the window. The error is that of the head; further entries are not asked for before their turn.
     async fn ask_ahead(&mut self) -> Result<(), Error> {
-        let config = &self.inner.core.config;
-        let (entries_max, bytes_max, patience) =
-            (config.read_window_entries.max(1), config.read_window_bytes.bytes(), config.read_timeout.duration());
+        let entries_max = self.inner.core.config.read_window_entries.max(1);
         loop {
             let in_window = self.window.len();
             let Some(entry) = self.head.checked_add(in_window as u64).filter(|entry| *entry < self.end) else {
@@ -238,7 +243,7 @@ impl Run {
             };
             let state = self.inner.lock().clone();
             let cost = state.mean_bytes.unwrap_or(FIRST_GUESS_BYTES) + READ_OVERHEAD_BYTES;
-            if in_window > 0 && (in_window >= entries_max || cost.saturating_mul(in_window as u64 + 1) > bytes_max) {
+            if in_window >= entries_max {
                 return Ok(());
             }
             if Some(entry) > state.last_confirmed {
@@ -248,18 +253,32 @@ impl Run {
                 self.check_end(entry).await?;
                 continue;
             }
-            let budget = &self.inner.core.read_budget;
-            let permit = match budget.try_acquire(cost) {
+            let permit = match self.room.budget.try_acquire(cost) {
                 Some(permit) => permit,
                 None if in_window > 0 => return Ok(()),
-                None => tokio::time::timeout(patience, budget.acquire(cost)).await.map_err(|_| {
-                    let message =
-                        format!("read entry {entry} of ledger {}: the read budget is used up", self.inner.ledger);
-                    Error::new(ErrorKind::TooManyRequests, message)
-                })?,
+                None => self.wait_for_room(entry, cost).await?,
             };
-            let slot = self.start(entry, &state.metadata, Some(permit), false)?;
+            let charge = ReadCharge { room: Arc::clone(&self.room), permit };
+            let slot = self.start(entry, &state.metadata, Some(charge), false)?;
             self.window.push_back(slot);
+        }
+    }
+
+    /// Waits for room for the head, while nothing else is asked for.
+    async fn wait_for_room(&mut self, entry: EntryId, cost: u64) -> Result<BytePermit, Error> {
+        let deadline = self.inner.core.clock.now() + self.inner.core.config.read_timeout.duration();
+        loop {
+            tokio::select! {
+                biased;
+                permit = self.room.budget.acquire(cost) => return Ok(permit),
+                // Left over from entries that lost their place in the window; its charge goes with it.
+                Some(_) = self.answers.recv() => {}
+                () = tokio::time::sleep_until(deadline) => {
+                    let ledger = self.inner.ledger;
+                    let message = format!("read entry {entry} of ledger {ledger}: the read budget is used up");
+                    return Err(Error::new(ErrorKind::TooManyRequests, message));
+                }
+            }
         }
     }
 
@@ -283,7 +302,7 @@ impl Run {
         &mut self,
         entry: EntryId,
         metadata: &LedgerMetadata,
-        permit: Option<BytePermit>,
+        charge: Option<ReadCharge>,
         is_second_try: bool,
     ) -> Result<Slot, Error> {
         let geometry = match self.geometry {
@@ -293,7 +312,7 @@ impl Run {
         let members = self.members_for(entry, metadata);
         let mut search = EntryRead::new(geometry, entry, members.hot);
         let step = search.start(self.suspects);
-        let mut slot = Slot { search, members, found: None, failed: None, is_second_try, _permit: permit };
+        let mut slot = Slot { search, members, found: None, failed: None, is_second_try, charge };
         self.on_step(&mut slot, step);
         Ok(slot)
     }
@@ -325,7 +344,7 @@ impl Run {
             ReadStep::Ask(index) => {
                 let target = ReadTarget::Entry(slot.search.entry());
                 let ask = Ask::Read { ledger: self.inner.ledger, target, fence: None };
-                let sink = Sink::read(&self.replies, index, target);
+                let sink = Sink::read(&self.replies, index, target).charged(slot.charge.take());
                 let deadline = self.inner.core.clock.now() + self.inner.core.config.read_timeout.duration();
                 if let Some(Some(channel)) = slot.members.channels.get(index) {
                     channel.send(Request { ask, deadline, sink });
@@ -336,51 +355,71 @@ impl Run {
         }
     }
 
-    fn on_reply(&mut self, reply: &Reply) {
-        let ReadTarget::Entry(entry) = reply.target else { return };
+    fn on_reply(&mut self, reply: Reply) {
+        let Reply { index, target: ReadTarget::Entry(entry), answer, charge, .. } = reply else { return };
         if entry < self.head {
             return;
         }
         let Ok(place) = usize::try_from(entry.since(self.head)) else { return };
-        let Some(mut slot) = self.window.get_mut(place).filter(|slot| slot.search.asked() == Some(reply.index)) else {
+        let Some(slot) = self.window.get_mut(place).filter(|slot| slot.search.asked() == Some(index)) else {
             return;
         };
-        let answer = match &reply.answer {
-            Answer::Body(body) => match self.inner.keys.digester.open(self.inner.ledger, Some(entry), body) {
+        slot.charge = charge;
+        let answer = match answer {
+            Answer::Body(body) => match self.inner.keys.digester.open(self.inner.ledger, Some(entry), &body) {
                 Ok(opened) => {
-                    slot.found = Some(ReadEntry { entry: opened, body: body.clone() });
+                    learn_size(&self.inner, body.len() as u64);
+                    slot.found = Some(ReadEntry { entry: opened, body });
                     ReplicaAnswer::Found
                 }
                 Err(error) => {
-                    let bookie = &slot.members.ensemble[reply.index];
+                    let bookie = &slot.members.ensemble[index];
                     tracing::warn!(ledger_id = %self.inner.ledger, entry_id = %entry, %bookie, "damaged replica: {error}");
                     ReplicaAnswer::Problem(Problem::Damaged)
                 }
             },
+            Answer::NoRoom(body_bytes) => {
+                learn_size(&self.inner, body_bytes);
+                self.on_no_room(place);
+                return;
+            }
             answer => answer.to_problem().map_or(ReplicaAnswer::Absent, ReplicaAnswer::Problem),
         };
         let is_current = self.members.as_ref().is_some_and(|current| Arc::ptr_eq(current, &slot.members));
         match answer {
             ReplicaAnswer::Found if is_current => {
-                self.suspects.remove(reply.index);
+                self.suspects.remove(index);
             }
             ReplicaAnswer::Problem(Problem::TimedOut | Problem::Disconnected) if is_current => {
-                self.suspects.insert(reply.index);
+                self.suspects.insert(index);
             }
             _ => {}
         }
-        if let Some(found) = &slot.found {
-            learn_size(&self.inner, &found.body);
-        }
-        let step = slot.search.on(reply.index, answer, self.suspects);
+        let step = slot.search.on(index, answer, self.suspects);
         if let ReadStep::Found | ReadStep::Ignore = step {
             return;
         }
-        // The slot leaves the window for a moment, so that the way to its members can be used.
-        let Some(mut taken) = self.window.remove(place) else { return };
-        slot = &mut taken;
-        self.on_step(slot, step);
-        self.window.insert(place, taken);
+        // The slot leaves the window for a moment, so that the rest of `self` can be used.
+        if let Some(mut slot) = self.window.remove(place) {
+            self.on_step(&mut slot, step);
+            self.window.insert(place, slot);
+        }
+    }
+
+    /// The body of the slot at `place` was dropped on arrival. It is asked for again in its turn, and so are those behind it:
+    /// what they hold is better used for the ones before.
+    fn on_no_room(&mut self, place: usize) {
+        self.window.truncate(place.max(1));
+        if place > 0 {
+            return;
+        }
+        // It has become the head meanwhile, and the head needs no room.
+        if let Some(mut slot) = self.window.pop_front() {
+            slot.search = EntryRead::new(slot.search.geometry(), slot.search.entry(), slot.members.hot);
+            let step = slot.search.start(self.suspects);
+            self.on_step(&mut slot, step);
+            self.window.push_front(slot);
+        }
     }
 
     /// No replica gave the entry at the head.
@@ -412,11 +451,10 @@ impl Run {
 }
 
 /// Keeps the estimate of the next entries' size near what comes.
-fn learn_size(inner: &Inner, body: &Bytes) {
-    let bytes = body.len() as u64;
+fn learn_size(inner: &Inner, bytes: u64) {
     let mut state = inner.lock();
     state.mean_bytes = Some(match state.mean_bytes {
-        // Quick to grow, slow to shrink: an estimate that is too low is what costs memory.
+        // Quick to grow, slow to shrink: a guess that is too low makes bodies arrive that have no room.
         Some(mean) if bytes > mean => mean + (bytes - mean) / 2,
         Some(mean) => mean - (mean - bytes) / 32,
         None => bytes,

@@ -66,6 +66,10 @@ impl EntryRead {
         Self { geometry, entry, left, asked: None, first_problem: None, denied: 0 }
     }
 
+    pub(crate) fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
     pub(crate) fn entry(&self) -> EntryId {
         self.entry
     }

@@ -142,7 +142,7 @@ impl Shell {
     }
 
     fn event_of(&self, reply: Reply) -> RecoveryEvent {
-        let Reply { index, is_add, target, answer } = reply;
+        let Reply { index, is_add, target, answer, .. } = reply;
         match (target, is_add) {
             (ReadTarget::Last, _) => {
                 RecoveryEvent::LacAnswered { index, answer: self.keys.lac_answer(self.ledger, &answer) }

@@ -1,8 +1,10 @@
 //! Requests to bookies and the answers that owners of requests get: exactly one for each, whatever happens.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
+use common::budget::{ByteBudget, BytePermit};
 use ledger::{EntryId, LedgerId, MasterKey};
 use proto::{ReadTarget, Status};
 use tokio::sync::mpsc;
@@ -53,6 +55,48 @@ pub(crate) enum Answer {
     NotSent(Loss),
     /// The bookie may have got it.
     Lost(Loss),
+    /// A body of so many bytes came, larger than was expected, and was dropped because there is no room for it now.
+    NoRoom(u64),
+}
+
+/// What a read costs beside the body.
+pub(crate) const READ_OVERHEAD_BYTES: u64 = 256;
+
+/// Decides whether bodies that readers have asked for may stay in memory.
+pub(crate) struct Room {
+    pub(crate) budget: ByteBudget,
+    /// The entry whose turn it is; it always has room.
+    pub(crate) head: AtomicU64,
+}
+
+/// What a read is charged; rides with the request and then with the body.
+pub(crate) struct ReadCharge {
+    pub(crate) room: Arc<Room>,
+    pub(crate) permit: BytePermit,
+}
+
+impl ReadCharge {
+    /// Makes the charge that of a body that has come; false when it must go.
+    fn settle(&mut self, entry: ReadTarget, body_bytes: u64) -> bool {
+        let cost = body_bytes + READ_OVERHEAD_BYTES;
+        let missing = cost.saturating_sub(self.permit.bytes());
+        if missing == 0 {
+            self.permit.shrink_to(cost);
+            return true;
+        }
+        if let Some(more) = self.room.budget.try_acquire(missing) {
+            self.permit.merge(more);
+            return true;
+        }
+        let head = self.room.head.load(Ordering::Acquire);
+        matches!(entry, ReadTarget::Entry(entry) if entry.get() <= head)
+    }
+}
+
+impl std::fmt::Debug for ReadCharge {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.permit.fmt(f)
+    }
 }
 
 impl Answer {
@@ -64,7 +108,7 @@ impl Answer {
             Self::NotSent(_) | Self::Refused(Status::ReadOnly | Status::TooManyRequests | Status::BadVersion) => {
                 AddAnswer::NotStored
             }
-            Self::Body(_) | Self::Refused(_) | Self::Lost(_) => AddAnswer::Unknown,
+            Self::Body(_) | Self::Refused(_) | Self::Lost(_) | Self::NoRoom(_) => AddAnswer::Unknown,
         }
     }
 
@@ -74,7 +118,7 @@ impl Answer {
             Self::Refused(Status::NoEntry | Status::NoLedger) => return None,
             Self::Refused(Status::Unauthorized) => Problem::Unauthorized,
             Self::Refused(Status::TooManyRequests) => Problem::TooManyRequests,
-            Self::Added | Self::Body(_) | Self::Refused(_) => Problem::Unknown,
+            Self::Added | Self::Body(_) | Self::Refused(_) | Self::NoRoom(_) => Problem::Unknown,
             Self::NotSent(loss) | Self::Lost(loss) if loss.is_timeout => Problem::TimedOut,
             Self::NotSent(_) | Self::Lost(_) => Problem::Disconnected,
         })
@@ -83,7 +127,7 @@ impl Answer {
     /// For people; empty for an add that went well.
     pub(crate) fn describe(&self) -> String {
         match self {
-            Self::Added | Self::Body(_) => String::new(),
+            Self::Added | Self::Body(_) | Self::NoRoom(_) => String::new(),
             Self::Refused(status) => format!("answered {status:?}"),
             Self::NotSent(loss) | Self::Lost(loss) => loss.detail.to_string(),
         }
@@ -98,6 +142,7 @@ pub(crate) struct Reply {
     pub(crate) is_add: bool,
     pub(crate) target: ReadTarget,
     pub(crate) answer: Answer,
+    pub(crate) charge: Option<ReadCharge>,
 }
 
 /// Where the answer goes. The queue is unbounded but never longer than what its owner has asked.
@@ -106,16 +151,24 @@ pub(crate) struct Sink {
     index: usize,
     is_add: bool,
     target: ReadTarget,
+    charge: Option<ReadCharge>,
     is_answered: bool,
 }
 
 impl Sink {
     pub(crate) fn add(replies: &mpsc::UnboundedSender<Reply>, index: usize, entry: EntryId) -> Self {
-        Self { replies: replies.clone(), index, is_add: true, target: ReadTarget::Entry(entry), is_answered: false }
+        let target = ReadTarget::Entry(entry);
+        Self { replies: replies.clone(), index, is_add: true, target, charge: None, is_answered: false }
     }
 
     pub(crate) fn read(replies: &mpsc::UnboundedSender<Reply>, index: usize, target: ReadTarget) -> Self {
-        Self { replies: replies.clone(), index, is_add: false, target, is_answered: false }
+        Self { replies: replies.clone(), index, is_add: false, target, charge: None, is_answered: false }
+    }
+
+    /// A read whose body must find room.
+    pub(crate) fn charged(mut self, charge: Option<ReadCharge>) -> Self {
+        self.charge = charge;
+        self
     }
 
     pub(crate) fn answer(mut self, answer: Answer) {
@@ -124,7 +177,15 @@ impl Sink {
 
     fn send(&mut self, answer: Answer) {
         self.is_answered = true;
-        let reply = Reply { index: self.index, is_add: self.is_add, target: self.target, answer };
+        let mut charge = self.charge.take();
+        let answer = match (answer, &mut charge) {
+            (Answer::Body(body), Some(charge)) => {
+                let body_bytes = body.len() as u64;
+                if charge.settle(self.target, body_bytes) { Answer::Body(body) } else { Answer::NoRoom(body_bytes) }
+            }
+            (answer, _) => answer,
+        };
+        let reply = Reply { index: self.index, is_add: self.is_add, target: self.target, answer, charge };
         // An owner that is gone wants no answer.
         let _ = self.replies.send(reply);
     }
