@@ -41,8 +41,10 @@ impl Job<'_> {
             let (attempt, record) = self.step(Step::ReadLedger, self.read()).await?;
             let Some(record) = record else {
                 // Its entries are to be forgotten; what was written of them is condemned.
-                if let Some(attempt) = attempt.filter(|attempt| self.at.owner.is_me(&attempt.attempt.owner)) {
-                    self.step(Step::Abandon, self.abandon(&attempt)).await?;
+                if let Some(attempt) = &attempt
+                    && !self.is_held_by_other(attempt).await?
+                {
+                    self.step(Step::Abandon, self.abandon(attempt)).await?;
                 }
                 return Err(Error::of_ledger(ErrorKind::NoSuchLedger, "offload", self.ledger, "it does not exist"));
             };
@@ -83,10 +85,8 @@ impl Job<'_> {
         let attempt = match attempt {
             None => None,
             Some(record) => {
-                let owner = record.attempt.owner.as_str();
-                let lives = self.at.attempts.owner_lives(owner).await;
-                let lives = lives.map_err(|error| Error::metadata("look up who settles", self.ledger, error))?;
-                Some(AttemptFacts { owner, held_by_other: lives && !self.at.owner.is_me(owner) })
+                let held_by_other = self.is_held_by_other(record).await?;
+                Some(AttemptFacts { owner: &record.attempt.owner, held_by_other })
             }
         };
         let now = self.at.clock.now();
@@ -98,6 +98,16 @@ impl Job<'_> {
             Wanted::Now { release } => Order::Now { release },
         };
         Ok(plan::decide(&facts, order))
+    }
+
+    /// Whether another process owns the attempt and shows that it lives.
+    async fn is_held_by_other(&self, record: &AttemptRecord) -> Result<bool> {
+        let owner = record.attempt.owner.as_str();
+        if self.at.owner.is_me(owner) {
+            return Ok(false);
+        }
+        let lives = self.at.attempts.owner_lives(owner).await;
+        lives.map_err(|error| Error::metadata("look up who settles", self.ledger, error))
     }
 
     /// Marks an attempt that will never be committed. One that has ended by then is none.
