@@ -1,0 +1,100 @@
+//! A judge that never convicts proves nothing: here the world is broken on purpose, and it must say so.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use bytes::Bytes;
+use ledger::{BookieId, DigestType, EntryId, LedgerId, LedgerMetadata, Password, Quorums};
+
+use crate::history::History;
+use crate::nemesis::Schedule;
+use crate::run::{Plan, run};
+use crate::storage::Honesty;
+use crate::trace::Trace;
+
+/// With disks that lie about their syncs, acknowledged entries are lost, and so are fences.
+#[test]
+fn disks_that_lie_are_found_out() {
+    let (mut found, mut seed) = (BTreeSet::new(), 0);
+    while !(found.contains(&1) && found.contains(&5)) {
+        assert!(seed < 50, "50 seeds broke only the invariants {found:?}");
+        let (schedule, honesty, span) = (Schedule::ManyAway, Honesty::Lies, Duration::from_secs(10));
+        let outcome = run(Plan { seed, schedule, honesty, span });
+        found.extend(outcome.violations.iter().map(|violation| violation.invariant));
+        seed += 1;
+    }
+}
+
+/// A ledger with three entries, of which two are acknowledged.
+fn history() -> (History, LedgerId, LedgerMetadata) {
+    let history = History::new(&Trace::new());
+    let (ledger, bookies) = (LedgerId::new(7_u64).unwrap(), ["a", "b", "c"].map(|id| BookieId::new(id).unwrap()));
+    let quorums = Quorums::new(3, 3, 2).unwrap();
+    let metadata =
+        LedgerMetadata::open(quorums, bookies.to_vec(), DigestType::Crc32c, Password::new(&b""[..])).unwrap();
+    history.created(ledger, &metadata);
+    for number in 0..3 {
+        history.appended(ledger, entry(number), Bytes::from(vec![0; 10]));
+    }
+    history.acknowledged(ledger, entry(0));
+    history.acknowledged(ledger, entry(1));
+    assert!(history.violations().is_empty());
+    (history, ledger, metadata)
+}
+
+fn entry(number: u64) -> EntryId {
+    EntryId::new(number).unwrap()
+}
+
+/// Does something to the history, and wants these invariants to be broken by it.
+fn check(expected: &[u8], what: impl FnOnce(&History, LedgerId, LedgerMetadata)) {
+    let (history, ledger, metadata) = history();
+    what(&history, ledger, metadata);
+    let found: Vec<u8> = history.violations().iter().map(|violation| violation.invariant).collect();
+    assert_eq!(found, expected, "{:?}", history.violations());
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_rule_of_the_history_bites() {
+    check(&[], |history, ledger, open| history.closed(ledger, &open.closed(Some(entry(2)), 30).unwrap(), "me"));
+    // An acknowledged entry lies beyond the end.
+    check(&[1], |history, ledger, open| history.closed(ledger, &open.closed(Some(entry(0)), 10).unwrap(), "me"));
+    // The end moves; so does its length.
+    check(&[2], |history, ledger, open| {
+        history.closed(ledger, &open.closed(Some(entry(1)), 20).unwrap(), "me");
+        history.closed(ledger, &open.closed(Some(entry(2)), 30).unwrap(), "you");
+    });
+    check(&[2], |history, ledger, open| history.closed(ledger, &open.closed(Some(entry(1)), 21).unwrap(), "me"));
+    // It is not closed at all.
+    check(&[2], |history, ledger, open| history.closed(ledger, &open, "me"));
+    // Something is confirmed beyond the end, before and after it is known, and something that was never sent.
+    check(&[2], |history, ledger, open| {
+        history.confirmed(ledger, Some(entry(2)), "me");
+        history.closed(ledger, &open.closed(Some(entry(1)), 20).unwrap(), "me");
+    });
+    check(&[2], |history, ledger, open| {
+        history.closed(ledger, &open.closed(Some(entry(1)), 20).unwrap(), "me");
+        history.confirmed(ledger, Some(entry(2)), "me");
+    });
+    check(&[2], |history, ledger, _| history.confirmed(ledger, Some(entry(3)), "me"));
+    // The old writer is acknowledged beyond the end.
+    check(&[5], |history, ledger, open| {
+        history.closed(ledger, &open.closed(Some(entry(1)), 20).unwrap(), "me");
+        history.acknowledged(ledger, entry(2));
+    });
+    // A reader sees something else.
+    check(&[6], |history, ledger, _| history.read(ledger, entry(0), &Bytes::from_static(b"other"), "me"));
+    // What was surely not written is there, told before and after the end is known.
+    check(&[8], |history, ledger, open| {
+        history.failed(ledger, entry(2), false);
+        history.closed(ledger, &open.closed(Some(entry(2)), 30).unwrap(), "me");
+    });
+    check(&[8], |history, ledger, open| {
+        history.closed(ledger, &open.closed(Some(entry(2)), 30).unwrap(), "me");
+        history.failed(ledger, entry(2), false);
+    });
+    check(&[], |history, ledger, open| {
+        history.failed(ledger, entry(2), true);
+        history.closed(ledger, &open.closed(Some(entry(2)), 30).unwrap(), "me");
+    });
+}
