@@ -384,3 +384,7 @@ impl LedgersService {
         }
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

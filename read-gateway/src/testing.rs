@@ -1,6 +1,8 @@
 //! A small world for tests: ledgers in memory on both tiers.
 #![allow(clippy::unwrap_used)]
 
+pub(crate) mod bookie;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};

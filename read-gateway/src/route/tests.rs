@@ -41,7 +41,8 @@ fn after_misses() {
     use Step::{GiveUp, Read, Refuse};
     use Wanted::Only;
     // Tier now, wanted, shape, misses so far, metadata changed.
-    let table: &[(Tier, Wanted, Shape, &[Source], bool, Step)] = &[
+    type Case<'a> = (Tier, Wanted, Shape, &'a [Source], bool, Step);
+    let table: &[Case<'_>] = &[
         (Settled, ANY, Scan, &[COLD], false, Read(HOT)),
         (Settled, ANY, Point, &[HOT], false, Read(COLD)),
         (Settled, ANY, Scan, &[COLD, HOT], false, Read(COLD)),
