@@ -2,11 +2,11 @@
 //!
 //! # Layout
 //!
-//! What must be right is pure and has no I/O, no clock and no tasks: [`writer`] (who gets an entry, when it is confirmed),
-//! [`closing`] (how a writer fixes the end), [`recovery`] (how another client finds it), [`read`] and [`lac`] (what answers of
+//! What must be right is pure and has no I/O, no clock and no tasks: `writer` (who gets an entry, when it is confirmed),
+//! `closing` (how a writer fixes the end), `recovery` (how another client finds it), `read` and `lac` (what answers of
 //! replicas mean). They take events and give actions; `sim` runs them against model bookies with lost, late and repeated
 //! messages. Around them stands a thin shell: `LedgerWriter` and its owner task, `LedgerReader` and its window, `recover`, and
-//! the connections ([`pool`], [`session`]).
+//! the connections (`pool`, `session`).
 //!
 //! # Consistency
 //!
