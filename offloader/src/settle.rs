@@ -8,6 +8,7 @@ use cold::{Limits, ObjectMeta, ObjectSummary, ObjectWriter, Row, verify_object};
 use common::blocking::run_blocking;
 use common::retry::RetryPolicy;
 use futures::StreamExt as _;
+use futures::stream::Fuse;
 use ledger::{ColdRecord, Digester, Entry, EntryId, LedgerMetadata, LedgerState};
 use metadata::{AttemptError, AttemptRecord, CommitOffload, CommitOffloadError, LedgerRecord, NewAttempt};
 
@@ -113,7 +114,8 @@ impl Job<'_> {
         let meta = ObjectMeta::new(self.at.instance_id.as_str(), self.ledger, attempt.attempt.uuid, metadata);
         let mut upload =
             self.at.cold.upload(key, &self.at.budget).map_err(|e| Error::cold("settle", self.ledger, e))?;
-        let mut entries = self.at.entries.read(self.ledger, metadata, EntryId::ZERO..last.next()).await?;
+        // Fused: a batch that ends with the stream's end is followed by another look at the stream.
+        let mut entries = self.at.entries.read(self.ledger, metadata, EntryId::ZERO..last.next()).await?.fuse();
         let mut encoder =
             Some(Encoder { writer: ObjectWriter::new(meta, Limits::v1()), digester, next: EntryId::ZERO });
         let sent = async {
@@ -154,7 +156,7 @@ impl Job<'_> {
     }
 
     /// The next entries, at least one unless the stream has ended. Waits for each no longer than the configured time.
-    async fn next_batch(&self, entries: &mut EntryStream) -> Result<Vec<Entry>> {
+    async fn next_batch(&self, entries: &mut Fuse<EntryStream>) -> Result<Vec<Entry>> {
         let limit = self.at.config.read_timeout;
         let (mut batch, mut bytes) = (Vec::new(), 0);
         while batch.len() < BATCH_ENTRIES && bytes < BATCH_BYTES {
