@@ -5,7 +5,8 @@ use super::support::*;
 use crate::disk::Disk as _;
 use ledger::MasterKey;
 use metadata::{FaultKind, FaultyStore, MemoryStore, layout};
-use proto::Status;
+use proto::client::{decode_response_v3, encode_read_lac_v3, encode_read_v3};
+use proto::{ReadTarget, Status};
 
 /// Fills segments with entries of one ledger, one segment more than asked for being open.
 async fn filled(world: &World, l: u64) -> (Running, Wire, u64) {
@@ -85,6 +86,28 @@ async fn a_gone_ledger_is_fenced_for_ever_and_never_told_as_absent() {
     world.time.advance(Duration::from_secs(3601));
     let report = running.bookie.collect_now().await.unwrap();
     assert_eq!(report.ledgers_gone, 1, "not wanted here, and repair is over");
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn version_3_says_unknown_of_a_gone_ledger_and_absent_of_a_deleted_one() {
+    let world = World::new();
+    let (running, mut wire, _) = filled(&world, 1).await;
+    wire.fill(&running, 2, 0, 1).await;
+    world.create_ledger(1, "elsewhere:3181", true).await;
+    running.bookie.collect_now().await.unwrap();
+    let mut wire = running.connect().await;
+    let mut out = bytes::BytesMut::new();
+    for (l, expected) in [(1, Status::UnknownLedgerState), (2, Status::NoLedger)] {
+        encode_read_v3(1, ledger(l), ReadTarget::Entry(entry(0)), None, false, &mut out);
+        encode_read_v3(2, ledger(l), ReadTarget::Last, Some(&key()), false, &mut out);
+        encode_read_lac_v3(3, ledger(l), &mut out);
+        wire.send_raw(&out.split()).await;
+        for _ in 0..3 {
+            let reply = decode_response_v3(wire.frame().await.unwrap()).unwrap();
+            assert_eq!(reply.status, expected, "ledger {l}, request {}", reply.txn);
+        }
+    }
     running.stop().await;
 }
 

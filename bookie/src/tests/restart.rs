@@ -139,6 +139,47 @@ async fn a_damaged_middle_is_refused_and_nothing_is_changed() {
 }
 
 #[tokio::test]
+async fn no_flipped_byte_of_the_journal_becomes_other_data() {
+    const GROUPS: u64 = 12;
+    let world = World::new();
+    let running = world.start().await;
+    let mut wire = running.connect().await;
+    for e in 0..GROUPS {
+        assert_eq!(wire.add(1, e, &payload(1, e)).await, Status::Ok);
+    }
+    let world = world.crash(running).await;
+    let (path, file) = world.segment_files().swap_remove(0);
+    let (starts, rng) = (groups(&file), common::rng::Rng::seeded(43));
+    let (mut refused, mut started) = (0, 0);
+    for _ in 0..200 {
+        let at = rng.below(*starts.last().unwrap() as u64) as usize;
+        let flipped = World { disk: world.disk.crash(), index: world.index.crash(), ..World::new() };
+        let flipped = World { metadata: world.metadata.clone(), ..flipped };
+        flipped.disk.damage(&path, |file| file[at] ^= 1 << rng.below(8));
+        let running = match flipped.try_start().await {
+            Ok(running) => running,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Damaged, "byte {at}: {error}");
+                refused += 1;
+                continue;
+            }
+        };
+        started += 1;
+        let mut wire = running.connect().await;
+        for e in 0..GROUPS - 1 {
+            assert_eq!(wire.read(1, e).await.unwrap(), body(1, e, &payload(1, e)), "byte {at}");
+        }
+        // The last group cannot be told from one that was never finished.
+        match wire.read(1, GROUPS - 1).await {
+            Ok(found) => assert_eq!(found, body(1, GROUPS - 1, &payload(1, GROUPS - 1)), "byte {at}"),
+            Err(status) => assert!(status == Status::NoEntry && at >= starts[starts.len() - 2], "byte {at}"),
+        }
+        running.stop().await;
+    }
+    assert!(refused > 20 && started > 20, "{refused} refused, {started} started");
+}
+
+#[tokio::test]
 async fn a_missing_segment_is_refused() {
     let world = World::new();
     let running = world.start().await;
