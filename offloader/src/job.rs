@@ -31,7 +31,7 @@ pub(crate) struct Job<'a> {
 impl Job<'_> {
     pub(crate) async fn run(&self, wanted: Wanted) -> Result<OffloadReport> {
         let span = tracing::info_span!("offload", ledger_id = self.ledger.get());
-        self.rounds(wanted).instrument(span).await
+        Box::pin(self.rounds(wanted)).instrument(span).await
     }
 
     async fn rounds(&self, wanted: Wanted) -> Result<OffloadReport> {
@@ -55,7 +55,7 @@ impl Job<'_> {
                     }
                 }
                 Plan::Settle => uploaded |= self.settle(record, attempt).await?,
-                Plan::Release => released |= self.release(record).await?,
+                Plan::Release => released |= Box::pin(self.release(record)).await?,
                 end => {
                     return Ok(OffloadReport {
                         ledger: self.ledger,

@@ -37,7 +37,7 @@ const DOING: &str = "release";
 impl Job<'_> {
     /// Proves and releases. False: the record changed meanwhile, and the ledger must be looked at again.
     pub(crate) async fn release(&self, record: LedgerRecord) -> Result<bool> {
-        self.step(Step::ProveRelease, self.prove(&record)).await?;
+        self.step(Step::ProveRelease, Box::pin(self.prove(&record))).await?;
         self.step(Step::Release, self.swap(record)).await
     }
 
