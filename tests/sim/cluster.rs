@@ -24,6 +24,9 @@ use crate::world::World;
 const START_LIMIT: Duration = Duration::from_secs(180);
 const STOP_LIMIT: Duration = Duration::from_secs(60);
 
+/// What a disk says that was made to fail.
+pub const DISK_FAILURE: &str = "simulated disk failure";
+
 /// One storage node.
 struct Node {
     id: BookieId,
@@ -119,6 +122,11 @@ impl Cluster {
         if let Some(cause) = process.tasks.failure() {
             self.world.history.violation(9, format!("{}: {cause}", node.id));
         }
+    }
+
+    /// Makes every sync of a node's disk fail until its next crash.
+    pub fn break_disk(&mut self, number: usize) {
+        self.nodes[number].disk.fail_syncs(Some(DISK_FAILURE));
     }
 
     /// Stops a node in order.

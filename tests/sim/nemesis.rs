@@ -29,6 +29,8 @@ enum Undo {
     Join(&'static str, usize),
     /// The way of a bookie to metadata.
     Metadata(usize),
+    /// A disk that fails is replaced, with what it kept.
+    Disk(usize),
 }
 
 /// Does faults, one after the other, and keeps track of how they end.
@@ -74,7 +76,8 @@ impl<'a> Nemesis<'a> {
     }
 
     fn is_separated(&self, number: usize) -> bool {
-        let separated = |undo: &Undo| matches!(undo, Undo::Heal(at) | Undo::Metadata(at) if *at == number);
+        let separated =
+            |undo: &Undo| matches!(undo, Undo::Heal(at) | Undo::Metadata(at) | Undo::Disk(at) if *at == number);
         self.undos.iter().any(|(_, undo)| separated(undo))
     }
 
@@ -90,12 +93,13 @@ impl<'a> Nemesis<'a> {
 
     async fn fault(&mut self) {
         self.world.history.count(|counts| counts.faults += 1);
-        match self.rng.below(12) {
+        match self.rng.below(13) {
             0..=4 => self.crash().await,
             5 => self.stop().await,
             6 | 7 => self.separate(),
             8..=10 => self.part(),
-            _ => self.cut_metadata(),
+            11 => self.cut_metadata(),
+            _ => self.break_disk(),
         }
     }
 
@@ -121,15 +125,17 @@ impl<'a> Nemesis<'a> {
         self.world.history.count(|counts| counts.crashes += 1);
         self.cluster.crash(number);
         // The new process is healthy whatever was done to the old one.
-        self.undos.retain(|(_, undo)| !matches!(undo, Undo::Heal(at) | Undo::Metadata(at) if *at == number));
+        let of_the_process =
+            |undo: &Undo| matches!(undo, Undo::Heal(at) | Undo::Metadata(at) | Undo::Disk(at) if *at == number);
+        self.undos.retain(|(_, undo)| !of_the_process(undo));
         self.later(20..4_000, Undo::Restart(number));
     }
 
     async fn stop(&mut self) {
-        // One that is starting may wait for what only the end of another fault brings.
-        if let Some(number) = self.victim().filter(|number| !self.cluster.is_away(*number)) {
+        // One that something is done to may wait for what only the end of that brings.
+        let is_well = |number: &usize| !self.cluster.is_away(*number) && !self.is_separated(*number);
+        if let Some(number) = self.victim().filter(is_well) {
             self.cluster.stop(number).await;
-            self.undos.retain(|(_, undo)| !matches!(undo, Undo::Metadata(at) if *at == number));
             self.later(20..2_000, Undo::Restart(number));
         }
     }
@@ -166,6 +172,15 @@ impl<'a> Nemesis<'a> {
         self.later(100..6_000, Undo::Metadata(number));
     }
 
+    /// Makes every sync of a bookie fail; what fails stays so until the process is gone.
+    fn break_disk(&mut self) {
+        let is_well = |number: &usize| !self.cluster.is_away(*number) && !self.is_separated(*number);
+        let Some(number) = self.victim().filter(is_well) else { return };
+        self.world.trace.note(format_args!("the disk of bookie-{number} fails"));
+        self.cluster.break_disk(number);
+        self.later(100..4_000, Undo::Disk(number));
+    }
+
     fn undo(&mut self, undo: Undo) {
         match undo {
             Undo::Restart(number) => self.cluster.restart(number),
@@ -174,6 +189,7 @@ impl<'a> Nemesis<'a> {
                 self.world.trace.note(format_args!("{address} is back"));
                 self.world.net.memory.heal(address);
             }
+            Undo::Disk(number) => self.power_off(number),
             Undo::Join(client, number) => {
                 self.world.trace.note(format_args!("{client} to bookie-{number}: up"));
                 self.world.net.set(client, self.cluster.address(number), Link::Up);
