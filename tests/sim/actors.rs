@@ -8,7 +8,7 @@ use common::rng::Rng;
 use futures::StreamExt as _;
 use ledger::{DigestType, EntryId, LedgerId, Password, Quorums};
 
-use crate::cluster::with_causes;
+use crate::trace::with_causes;
 use crate::world::{SimClient, World};
 
 /// Names of client processes, for faults of their links.

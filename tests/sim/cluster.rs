@@ -18,6 +18,7 @@ use tokio::task::JoinHandle;
 
 use crate::storage::{Honesty, SimDisk, SimIndex};
 use crate::store::NodeStore;
+use crate::trace::with_causes;
 use crate::world::World;
 
 /// How long a start may take: an old registration ends by itself first.
@@ -227,18 +228,6 @@ impl Start {
             }
         }
     }
-}
-
-/// An error with its causes in one line.
-pub fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        text.push_str(": ");
-        text.push_str(&inner.to_string());
-        cause = inner.source();
-    }
-    text
 }
 
 /// Small segments and a busy collector, so that a short run sees many of both.

@@ -12,7 +12,7 @@ use proto::{FRAME_BYTES_MAX_DEFAULT, FrameDecoder, Status};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::actors::{read, recover};
-use crate::cluster::with_causes;
+use crate::trace::with_causes;
 use crate::world::{SimClient, World};
 
 /// Metadata answers are lost at times, so the judge asks more than once.

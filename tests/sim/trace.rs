@@ -1,5 +1,6 @@
 //! What happened in a run, line by line with simulated time: for people who look for a cause, and to compare two runs of a seed.
 
+use std::error::Error;
 use std::fmt::{self, Write as _};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -89,6 +90,10 @@ impl Subscriber for LogCapture {
 struct Fields<'a>(&'a mut String);
 
 impl Visit for Fields<'_> {
+    fn record_error(&mut self, field: &Field, value: &(dyn Error + 'static)) {
+        let _ = write!(self.0, " {}={:?}", field.name(), with_causes(value));
+    }
+
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         // Writing to a string cannot fail.
         let _ = match field.name() {
@@ -96,4 +101,16 @@ impl Visit for Fields<'_> {
             name => write!(self.0, " {name}={value:?}"),
         };
     }
+}
+
+/// An error with its causes in one line.
+pub fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text.push_str(": ");
+        text.push_str(&inner.to_string());
+        cause = inner.source();
+    }
+    text
 }
