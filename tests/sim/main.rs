@@ -1,12 +1,12 @@
 //! Simulation: real bookies and clients in one process, on a seeded, single-threaded runtime whose time is simulated.
 //!
-//! Three bookies with disks that a power cut catches half-way and that may fail; two writers, two recovering clients and a reader; metadata that
-//! loses answers; a network with latency whose links are cut and stalled. A seed decides everything, so that a failure can be
-//! replayed: `SIM_SEED=17 cargo test -p tests --test sim -- --nocapture` runs one seed and prints the end of its trace
-//! (`SIM_LINES=5000`: more of it), and `SIM_MINUTES=5` runs seeds by chance for so long.
+//! Three bookies with disks that a power cut catches half-way and that may fail; two writers, two recovering clients and a
+//! reader; metadata that loses answers; a network with latency whose links are cut and stalled. A seed decides everything, so
+//! that a failure can be replayed: `SIM_SEED=17 cargo test -p tests --test sim -- --nocapture` runs one seed and prints the end
+//! of its trace (`SIM_LINES=5000`: more of it), and `SIM_MINUTES=5` runs seeds by chance for so long.
 //!
-//! What is judged stands in [`history`] and [`judge`], and [`sabotage`] proves that the judge sees what it is there to see; what is not simulated: the object store and those who tier, RocksDB (the
-//! index is in memory and is never lost alone), and real files and sockets.
+//! What is judged stands in [`history`] and [`judge`]; [`sabotage`] proves that they convict. What is not simulated: the object
+//! store and those who tier, RocksDB (the index is in memory and is never lost alone), and real files and sockets.
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 
 #[cfg(not(tokio_unstable))]
