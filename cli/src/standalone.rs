@@ -24,13 +24,15 @@ use metadata::{Cluster, MetadataStore};
 use tokio::sync::Mutex;
 
 use crate::fault::chain;
-use crate::{Fault, Settings};
+use crate::{Fault, Settings, output};
 
 mod serve;
 mod status;
 
 /// Bookies of a standalone node, and copies of each entry.
 pub const COPIES: u64 = 3;
+/// Requests, blocks and jobs of all roles cannot get on with less, 192 MiB.
+const SHARED_BYTES_MIN: u64 = 192 << 20;
 /// How long an orderly stop may take, each part of it.
 const STOP_DEADLINE: Duration = Duration::from_secs(20);
 
@@ -60,7 +62,7 @@ impl Node {
         let clock = Clock::system();
         let rng = Rng::from_os();
         let root = TaskTree::root("standalone");
-        let budget = ByteBudget::new("node", settings.memory_max.bytes());
+        let budget = ByteBudget::new("node", shared_bytes(&settings)?);
 
         let front_listener = serve::bind(&settings.listen).await?;
         let cold_url = settings.cold_url()?;
@@ -82,7 +84,7 @@ impl Node {
                 connector: Arc::new(TcpConnector),
                 clock: clock.clone(),
                 rng: rng.clone(),
-                budget: budget.child("client", settings.memory_max.bytes() / 4),
+                budget: budget.child("client", budget.limit_bytes() / 4),
                 tasks: client_tasks.clone(),
             },
             settings.client.clone(),
@@ -237,6 +239,20 @@ impl Node {
         self.stop_bookies().await?;
         self.tasks.root.stop(STOP_DEADLINE).await.map_err(failed)
     }
+}
+
+/// What the roles share: the configured memory less what each bookie keeps for itself, its write buffer and its index cache.
+fn shared_bytes(settings: &Settings) -> Result<u64, Fault> {
+    let kept = COPIES * (settings.bookie.write_buffer_bytes.bytes() + settings.bookie.index_cache_bytes.bytes());
+    let needed = kept + SHARED_BYTES_MIN;
+    let all = settings.memory_max.bytes();
+    if all < needed {
+        let (all, needed) = (output::bytes(all), output::bytes(needed));
+        return Err(Fault::usage(format!(
+            "memory_max is {all}, at least {needed} is needed: raise it, or lower bookie.write_buffer_bytes and bookie.index_cache_bytes"
+        )));
+    }
+    Ok(all - kept)
 }
 
 fn failed(error: impl std::error::Error) -> Fault {

@@ -78,7 +78,7 @@ async fn malformed_streams_are_refused() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn with_one_bookie_gone_writes_go_on_and_reads_fail_over() {
-    let mut test = TestNode::start().await;
+    let test = TestNode::start().await;
     let mut calls = test.calls().await;
     let payloads = payloads(12, 400);
     let before = calls.written(&payloads).await;
@@ -98,7 +98,7 @@ async fn with_one_bookie_gone_writes_go_on_and_reads_fail_over() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn with_two_bookies_gone_nothing_is_acknowledged_and_the_error_says_so() {
-    let mut test = TestNode::start().await;
+    let test = TestNode::start().await;
     let mut calls = test.calls().await;
     let payloads = payloads(13, 20);
     let ledger = calls.create().await;

@@ -35,13 +35,14 @@ impl Input {
     /// Lists the files and folders the user named. A path that does not exist or cannot be read is an error that names it.
     pub fn named(paths: &[PathBuf]) -> Result<Self, Fault> {
         let mut input = Self::default();
+        let mut everything = u64::MAX;
         for path in paths {
             let facts = fs::metadata(path).map_err(|error| match error.kind() {
                 io::ErrorKind::NotFound => Fault::usage(format!("--input {}: no such file or folder", path.display())),
                 _ => Fault::usage(format!("--input {}: {error}", path.display())),
             })?;
             if facts.is_dir() {
-                input.walk(path, &|_| None)?;
+                input.walk(path, &|_| None, &mut everything);
             } else {
                 File::open(path).map_err(|error| Fault::usage(format!("--input {}: {error}", path.display())))?;
                 input.files.push((path.clone(), facts.len()));
@@ -54,18 +55,13 @@ impl Input {
     /// The default input: readable text logs under /var/log, topped up with sources of cargo's registry to 64 MiB.
     pub fn default_logs() -> Result<Self, Fault> {
         let mut input = Self::default();
-        let _ = input.walk(Path::new("/var/log"), &not_text);
-        if input.bytes() < DEFAULT_BYTES
-            && let Some(registry) = cargo_registry()
-        {
+        let mut wanted = DEFAULT_BYTES;
+        input.walk(Path::new("/var/log"), &not_text, &mut wanted);
+        if let Some(registry) = cargo_registry() {
             let mut sources = Self::default();
-            let _ = sources.walk(&registry, &not_source);
-            for (path, bytes) in sources.files {
-                if input.bytes() >= DEFAULT_BYTES {
-                    break;
-                }
-                input.files.push((path, bytes));
-            }
+            sources.walk(&registry, &not_source, &mut wanted);
+            // What is no source file there is of no interest to anyone.
+            input.files.append(&mut sources.files);
         }
         input.require_enough()?;
         Ok(input)
@@ -81,31 +77,36 @@ impl Input {
         )))
     }
 
-    /// Adds the regular files below a folder in name order; `refuse` says why a file is passed over.
-    fn walk(&mut self, folder: &Path, refuse: &dyn Fn(&Path) -> Option<String>) -> Result<(), Fault> {
+    /// Adds the regular files below a folder in name order until `wanted` bytes are found; `refuse` says why a file is passed over.
+    fn walk(&mut self, folder: &Path, refuse: &dyn Fn(&Path) -> Option<String>, wanted: &mut u64) {
         let entries = fs::read_dir(folder).and_then(|entries| entries.collect::<io::Result<Vec<_>>>());
         let entries = match entries {
             Ok(entries) => entries,
             Err(error) => {
                 self.skipped.push((folder.to_owned(), error.to_string()));
-                return Ok(());
+                return;
             }
         };
         let paths: BTreeSet<PathBuf> = entries.into_iter().map(|entry| entry.path()).collect();
         for path in paths {
+            if *wanted == 0 {
+                return;
+            }
             // Links are not followed: they may lead out of the folder or around in a circle.
             let Ok(facts) = fs::symlink_metadata(&path) else { continue };
             if facts.is_dir() {
-                self.walk(&path, refuse)?;
+                self.walk(&path, refuse, wanted);
             } else if facts.is_file() {
                 match File::open(&path).map_err(|error| error.to_string()).err().or_else(|| refuse(&path)) {
                     Some(reason) => self.skipped.push((path, reason)),
                     None if facts.len() == 0 => self.skipped.push((path, "empty".to_owned())),
-                    None => self.files.push((path, facts.len())),
+                    None => {
+                        *wanted = wanted.saturating_sub(facts.len());
+                        self.files.push((path, facts.len()));
+                    }
                 }
             }
         }
-        Ok(())
     }
 }
 
