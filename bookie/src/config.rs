@@ -35,7 +35,7 @@ pub struct BookieConfig {
     pub read_bytes_max: ByteSize,
     /// How long an add may wait for its share of `add_bytes_max` before it is refused as too many requests.
     pub add_wait: Span,
-    /// Most that one write to the journal carries, one longer entry excepted.
+    /// Most that one write to the journal carries, one longer entry excepted; never more than a quarter of a segment.
     pub group_bytes_max: ByteSize,
     /// How many batches of reads go to the disk at the same time.
     pub read_concurrency: usize,
@@ -77,6 +77,12 @@ impl Default for BookieConfig {
 }
 
 impl BookieConfig {
+    /// Most that one write to the journal carries: a group larger than a segment would be given a larger segment, and space
+    /// would come back in larger pieces than the segment size promises.
+    pub(crate) fn group_bytes(&self) -> u64 {
+        self.group_bytes_max.bytes().min(self.segment_bytes.bytes() / 4)
+    }
+
     /// Checks that the values fit each other.
     ///
     /// # Errors

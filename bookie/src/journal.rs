@@ -88,7 +88,7 @@ impl JournalWriter {
 
     /// Writes until the queue is closed and empty.
     pub(crate) async fn run(mut self) -> Result<(), Error> {
-        let limit = self.store.config.group_bytes_max.bytes();
+        let limit = self.store.config.group_bytes();
         let store = self.store.clone();
         while let Some(batch) = store.queue.take(limit).await {
             if store.condition.failure().is_some() {

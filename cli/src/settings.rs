@@ -72,7 +72,8 @@ impl Settings {
             cold: cold.map(Url::to_string).unwrap_or_default(),
             ..Self::default()
         };
-        settings.bookie.segment_bytes = ByteSize::new(roll_bytes);
+        // Space comes back a segment at a time, and the hot ledger begins somewhere within one.
+        settings.bookie.segment_bytes = ByteSize::new(roll_bytes / 2);
         settings.bookie.collect_interval = Span::new(Duration::from_millis(500));
         settings.offloader.hot_retention = Span::new(hot_retention);
         settings.offloader.scan_interval = Span::new(Duration::from_millis(500));
@@ -93,5 +94,26 @@ impl Settings {
         Url::parse(&self.cold).map_err(|error| {
             Fault::usage(format!("cold store {}: {error}; write it like file:///path, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix", self.cold))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shipped_file_says_the_defaults() {
+        let name = Path::new("config/standalone.toml");
+        let text = include_str!("../../config/standalone.toml");
+        let differences = ::config::differences_from_defaults::<Settings>(name, text).unwrap();
+        assert!(differences.is_empty(), "{differences:#?}");
+    }
+
+    #[test]
+    fn the_default_cold_store_is_a_folder_beside_the_data() {
+        let settings = Settings { dir: PathBuf::from("/data"), ..Settings::default() };
+        assert_eq!(settings.cold_url().unwrap().as_str(), "file:///data/cold/");
+        let settings = Settings { cold: "no url".to_owned(), ..settings };
+        assert!(settings.cold_url().unwrap_err().to_string().contains("s3://bucket/prefix"));
     }
 }

@@ -105,7 +105,7 @@ fn wrong_requests_get_one_sentence_and_exit_code_2() {
         (&["demo", "--input", "/no/such/place"], "/no/such/place: no such file"),
         (&["demo", "--input", &file], "needs at least"),
         (&["demo", "--cold", "s3://bucket/x"], "--input"),
-        (&["demo", "--input", "/var/log", "--cold", "ftp://x/y"], "s3://"),
+        (&["standalone", "--dir", node, "--listen", "127.0.0.1:0", "--cold", "ftp://x/y"], "s3://"),
         (&["demo", "--dir", home], "is not empty"),
         (&["standalone", "--dir", node, "--listen", &busy], "in use"),
         (&["standalone", "--dir", node, "--listen", "nonsense"], "nonsense"),

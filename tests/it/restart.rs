@@ -51,7 +51,7 @@ async fn a_ledger_whose_writer_went_with_the_node_is_recovered_by_closing_it() {
 async fn two_nodes_on_one_folder_are_refused() {
     let test = TestNode::start().await;
     let error = cli::standalone::Node::start(settings(test.dir.path())).await.err().unwrap();
-    assert!(error.to_string().contains("another process"), "{error}");
+    assert!(error.to_string().contains("open already"), "{error}");
     test.node.stop().await.unwrap();
 }
 

@@ -25,9 +25,10 @@ use tonic::transport::Channel;
 /// How long any single wait of a test may take on a busy machine.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Settings with small segments and quick collection, so that release shows on the disk.
+/// Settings with small segments and quick collection, so that release shows on the disk. The policy releases nothing by itself:
+/// a test that looks at a settled ledger must find it settled.
 pub fn settings(dir: &Path) -> Settings {
-    Settings::for_demo(dir, None, 256 * 1024, Duration::ZERO)
+    Settings::for_demo(dir, None, 256 * 1024, Duration::from_secs(24 * 3600))
 }
 
 /// A running node in a folder of its own.

@@ -49,7 +49,8 @@ pub struct Report {
     pub bytes_bookies_before: u64,
     /// The same after release.
     pub bytes_bookies_after: u64,
-    /// The most that `bytes_bookies_after` may be: a tenth of three copies, the hot ledger, an open segment a bookie.
+    /// The most that `bytes_bookies_after` may be: a tenth of three copies of the payload, the hot ledger's share of what the
+    /// bookies held after writing, and an open segment a bookie.
     pub bytes_bookies_allowed: u64,
     /// Bytes of all objects.
     pub bytes_objects: u64,

@@ -31,8 +31,8 @@ const OFFLOADS_IN_FLIGHT: usize = 2;
 /// How long the release of everything, and then the bookies' collection, may take before the demo gives up.
 const STEP_DEADLINE: Duration = Duration::from_secs(180);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// What a bookie stores beside an entry's payload: header and digest, the journal's record header.
-const ENTRY_OVERHEAD_BYTES: u64 = 36 + 40;
+/// About what a bookie stores beside an entry's payload: header and digest, the journal's record header, its place in the index.
+const ENTRY_OVERHEAD_BYTES: u64 = 36 + 25 + 24;
 
 /// One ledger of the demo.
 #[derive(Debug, Clone)]
@@ -40,6 +40,22 @@ struct Written {
     ledger: u64,
     entries: u64,
     bytes: u64,
+}
+
+impl Written {
+    fn stored(&self) -> u64 {
+        stored((self.entries, self.bytes))
+    }
+}
+
+/// What entries weigh on a bookie: the measure by which a ledger's share of the bookies' space is taken.
+fn stored((entries, bytes): (u64, u64)) -> u64 {
+    bytes + entries * ENTRY_OVERHEAD_BYTES
+}
+
+/// The part of `whole` that goes to `part` of `all`.
+fn share(whole: u64, part: u64, all: u64) -> u64 {
+    (u128::from(whole) * u128::from(part) / u128::from(all.max(1))) as u64
 }
 
 /// What the write step left behind.
@@ -101,9 +117,9 @@ impl Demo {
 
         let started = clock.now();
         wait_released(&remote, writes.settled()).await?;
-        let hot = writes.hot();
-        let hot_bytes = COPIES * (hot.bytes + hot.entries * ENTRY_OVERHEAD_BYTES);
-        let bytes_bookies_allowed = all.1 * COPIES / 10 + hot_bytes + COPIES * node.segment_bytes();
+        let bytes_bookies_allowed = all.1 * COPIES / 10
+            + share(bytes_bookies_before, writes.hot().stored(), stored(all))
+            + COPIES * node.segment_bytes();
         let bytes_bookies_after = wait_shrunk(&bookie_dirs, bytes_bookies_before, bytes_bookies_allowed).await?;
         timed("release", started, settled);
 
