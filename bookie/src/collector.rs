@@ -184,6 +184,7 @@ impl Collector {
         let store = &self.store;
         let grace_ms = u64::try_from(store.config.recovery_grace.duration().as_millis()).unwrap_or(u64::MAX);
         for batch in verdicts.chunks(VERDICT_BATCH) {
+            let _one_writer = store.tombstones.one_writer().await;
             let mut changes: Vec<Write> = Vec::new();
             for verdict in batch {
                 let slot = store.slot(verdict.ledger).await?;

@@ -10,6 +10,8 @@ use crate::ledger_state::Tombstone;
 /// Which ledgers were dropped, for ever. The same sets stand in the index.
 pub(crate) struct Tombstones {
     sets: Mutex<Sets>,
+    /// Held from a change in memory until the index has it.
+    writing: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
@@ -40,7 +42,7 @@ impl Tombstones {
             gone: rows::tombstones(index, TombstoneKind::Gone).await?,
             revived: rows::tombstones(index, TombstoneKind::Revived).await?,
         };
-        Ok(Self { sets: Mutex::new(sets) })
+        Ok(Self { sets: Mutex::new(sets), writing: tokio::sync::Mutex::default() })
     }
 
     pub(crate) fn of(&self, ledger: LedgerId) -> Option<Tombstone> {
@@ -53,7 +55,13 @@ impl Tombstones {
         sets.deleted.len() + sets.gone.len() + sets.revived.len()
     }
 
-    /// Sets the tombstone of a ledger in memory and gives the changes that make it durable.
+    /// Whoever changes tombstones holds this from [`Tombstones::set`] until the index was written: a change is of a whole chunk,
+    /// so of two that overtake each other on their way to the index the later one would be lost there.
+    pub(crate) async fn one_writer(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.writing.lock().await
+    }
+
+    /// Sets the tombstone of a ledger in memory and gives the changes that make it durable; see [`Tombstones::one_writer`].
     pub(crate) fn set(&self, ledger: LedgerId, tombstone: Tombstone) -> Vec<Write> {
         let mut sets = self.lock();
         sets.deleted.remove(ledger);

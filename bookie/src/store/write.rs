@@ -130,6 +130,7 @@ impl Store {
 
     /// Turns a *gone* ledger into a *revived* one, durably, so that recovery adds to it are protected from the collector.
     pub(crate) async fn revive(&self, slot: &Arc<LedgerSlot>) -> Result<(), Status> {
+        let _one_writer = self.tombstones.one_writer().await;
         let changes = {
             let mut state = slot.lock();
             if state.tombstone != Some(Tombstone::Gone) {

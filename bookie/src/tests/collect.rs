@@ -1,8 +1,14 @@
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::support::*;
 use crate::disk::Disk as _;
+use crate::index::{Index, MemoryIndex, Write};
+use crate::ledger_state::Tombstone;
+use crate::store::Tombstones;
+use crate::{Bookie, Error};
+use common::shutdown::TaskTree;
 use ledger::MasterKey;
 use metadata::{FaultKind, FaultyStore, MemoryStore, layout};
 use proto::client::{decode_response_v3, encode_read_lac_v3, encode_read_v3};
@@ -200,4 +206,84 @@ async fn readers_and_the_collector_do_not_disturb_each_other() {
         assert_eq!(wire.read(l, 0).await, Err(Status::NoLedger));
     }
     running.stop().await;
+}
+
+/// An index whose next write of a tombstone, once asked for, waits to be let go on; others pass it meanwhile.
+#[derive(Clone, Default)]
+struct SlowIndex {
+    inner: MemoryIndex,
+    hold: Arc<AtomicBool>,
+    holding: Arc<AtomicBool>,
+    go_on: Arc<tokio::sync::Notify>,
+}
+
+#[async_trait::async_trait]
+impl Index for SlowIndex {
+    async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        self.inner.get(key).await
+    }
+
+    async fn scan(&self, prefix: &[u8], after: Option<&[u8]>, limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error> {
+        self.inner.scan(prefix, after, limit).await
+    }
+
+    async fn write(&self, batch: Vec<Write>) -> Result<(), Error> {
+        let tombstone = |change: &Write| matches!(change, Write::Put(key, _) if b"DGV".contains(&key[0]));
+        if batch.iter().any(tombstone) && self.hold.swap(false, Ordering::SeqCst) {
+            self.holding.store(true, Ordering::SeqCst);
+            self.go_on.notified().await;
+        }
+        self.inner.write(batch).await
+    }
+}
+
+impl SlowIndex {
+    async fn start(&self, world: &World) -> (Bookie, Wire) {
+        let tasks = TaskTree::root("test");
+        let index = Arc::new(self.clone());
+        let bookie = Bookie::start_with_index(world.config.clone(), world.parts(&tasks), index).await.unwrap();
+        let wire = self.connect(world).await;
+        (bookie, wire)
+    }
+
+    async fn connect(&self, world: &World) -> Wire {
+        use common::net::Connector as _;
+        Wire::new(world.network.connect("bk1:3181").await.unwrap())
+    }
+
+    async fn holds(&self) {
+        settle(|| self.holding.load(Ordering::SeqCst)).await;
+    }
+}
+
+#[tokio::test]
+async fn tombstones_that_change_at_the_same_time_are_all_kept() {
+    let world = World::new();
+    let (running, mut wire, _) = filled(&world, 1).await;
+    wire.fill(&running, 2, 0, 1).await;
+    for l in [1, 2] {
+        world.create_ledger(l, "elsewhere:3181", true).await;
+    }
+    assert_eq!(running.bookie.collect_now().await.unwrap().ledgers_gone, 2);
+    running.stop().await;
+
+    let index = SlowIndex { inner: world.index.clone(), ..SlowIndex::default() };
+    let (bookie, mut first) = index.start(&world).await;
+    let mut second = index.connect(&world).await;
+    index.hold.store(true, Ordering::SeqCst);
+    first.put_add(1, 3, b"repaired", &key(), RECOVERY);
+    first.send().await;
+    index.holds().await;
+    second.put_add(2, 3, b"repaired", &key(), RECOVERY);
+    second.send().await;
+    // Time to overtake.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    index.go_on.notify_one();
+    assert_eq!(first.reply().await.status, Status::Ok);
+    assert_eq!(second.reply().await.status, Status::Ok);
+    let stored = Tombstones::load(&world.index).await.unwrap();
+    for l in [1, 2] {
+        assert_eq!(stored.of(ledger(l)), Some(Tombstone::Revived), "ledger {l}");
+    }
+    bookie.stop(PATIENCE).await.unwrap();
 }
