@@ -159,10 +159,7 @@ impl LedgerState {
             return Err(Refusal::NoLedger);
         }
         self.check_key(key)?;
-        if self.tombstone.is_some() {
-            // A tombstone is a durable fence.
-            return Ok(Admission { write_key: false, write_fence: false });
-        }
+        // Of a gone ledger too: its tombstone may not be durable yet, and adds from before it may still be on their way.
         let write_key = self.learn_key(key);
         self.fenced = true;
         let write_fence = self.fence_durability != Durability::Yes;

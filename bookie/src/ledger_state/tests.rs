@@ -63,8 +63,11 @@ fn tombstones_answer_as_the_protocol_asks() {
     assert_eq!(with(Tombstone::Gone).admit_add(&key("a"), true, 0), Err(Refusal::NeedsRevival));
     assert!(with(Tombstone::Revived).admit_add(&key("a"), true, 0).is_ok());
     assert_eq!(with(Tombstone::Deleted).admit_fence(Some(&key("a"))), Err(Refusal::NoLedger));
-    let already = Admission { write_key: false, write_fence: false };
-    assert_eq!(with(Tombstone::Gone).admit_fence(Some(&key("a"))), Ok(already));
+    let mut gone = with(Tombstone::Gone);
+    assert!(gone.admit_fence(Some(&key("a"))).expect("a gone ledger is fenced as any other").write_fence);
+    gone.on_fence(SEGMENT);
+    assert!(!gone.admit_fence(Some(&key("a"))).expect("durable").write_fence);
+    assert_eq!(gone.tombstone, Some(Tombstone::Gone), "fencing brings nothing back");
 }
 
 #[test]

@@ -287,3 +287,28 @@ async fn tombstones_that_change_at_the_same_time_are_all_kept() {
     }
     bookie.stop(PATIENCE).await.unwrap();
 }
+
+#[tokio::test]
+async fn a_fence_does_not_rely_on_a_tombstone_that_is_still_being_written() {
+    let world = World::new();
+    let (running, _, end) = filled(&world, 1).await;
+    running.stop().await;
+    world.create_ledger(1, "elsewhere:3181", true).await;
+    let index = SlowIndex { inner: world.index.clone(), ..SlowIndex::default() };
+    let (bookie, mut wire) = index.start(&world).await;
+    index.hold.store(true, Ordering::SeqCst);
+    let (report, (disk, index)) = tokio::join!(bookie.collect_now(), async {
+        index.holds().await;
+        assert_eq!(wire.fence(1, &key()).await, Err(Status::Io), "fenced, and what the last entry was is unknown");
+        let crashed = (world.disk.crash(), world.index.crash());
+        index.go_on.notify_one();
+        crashed
+    });
+    assert_eq!(report.unwrap().ledgers_gone, 1);
+    bookie.stop(PATIENCE).await.unwrap();
+    let world = World { disk, index, ..world };
+    let running = world.start().await;
+    assert_eq!(running.bookie.stats().tombstones, 0, "the power went before it was stored");
+    assert_eq!(running.connect().await.add(1, end, b"late").await, Status::Fenced);
+    running.stop().await;
+}
