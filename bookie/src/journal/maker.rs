@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use common::rng::Rng;
 use tokio::sync::{Mutex, Notify};
 
+use super::describe;
 use crate::config::{CONTROL_BYTES_MAX, SyncMode};
 use crate::disk::AlignedBuffer;
 use crate::error::Error;
@@ -59,12 +60,17 @@ impl SegmentMaker {
         self.spare_wanted.notified().await;
     }
 
-    /// Prepares a spare segment; without space there is none, which shows when the segment is needed.
+    /// Prepares a spare segment; without space there is none, which shows when the segment is needed. A disk that fails ends
+    /// writing, whoever asked: the id of a file that was made halfway is used up, and must never be followed by a later one.
     pub(crate) async fn prepare_spare(&self) -> Result<(), MakeError> {
         let mut state = self.state.lock().await;
         if state.spare.is_none() {
-            let spare = self.create(&mut state, self.store.config.segment_bytes.bytes(), false).await?;
-            state.spare = Some(spare);
+            let spare = self.create(&mut state, self.store.config.segment_bytes.bytes(), false).await;
+            state.spare = Some(spare.inspect_err(|error| {
+                if let MakeError::Failed(error) = error {
+                    self.store.condition.fail(describe(error));
+                }
+            })?);
             self.store.spare_segments.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())

@@ -57,10 +57,9 @@ impl Sealer {
     }
 
     async fn prepare_spare(&self) {
-        match self.maker.prepare_spare().await {
-            Ok(()) => {}
-            Err(MakeError::NoSpace(reason)) => tracing::warn!(reason, "no space for a spare segment"),
-            Err(MakeError::Failed(error)) => self.store.condition.fail(describe(&error)),
+        // A failure has ended writing and is in the log.
+        if let Err(MakeError::NoSpace(reason)) = self.maker.prepare_spare().await {
+            tracing::warn!(reason, "no space for a spare segment");
         }
     }
 }

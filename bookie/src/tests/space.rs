@@ -66,6 +66,26 @@ async fn a_full_disk_is_read_only_until_there_is_space() {
 }
 
 #[tokio::test]
+async fn a_disk_that_fails_while_space_is_awaited_ends_writing() {
+    let world = World::new();
+    let running = world.start().await;
+    let mut wire = running.connect().await;
+    world.disk.set_capacity(Some(600 << 10));
+    let end = fill_up(&mut wire, 1).await;
+    world.disk.fail_syncs(Some("the cable fell out"));
+    world.disk.set_capacity(None);
+    settle(|| matches!(running.bookie.stats().state, BookieState::ReadOnly { for_good: true, .. })).await;
+    world.disk.fail_syncs(None);
+    assert_eq!(wire.add(1, end, b"x").await, Status::Io, "nothing follows a segment that was made halfway");
+    let world = world.crash(running).await;
+    let running = world.start().await;
+    let mut wire = running.connect().await;
+    assert_eq!(wire.read(1, end - 1).await.unwrap(), body(1, end - 1, &payload(1, end - 1)));
+    assert_eq!(wire.add(1, end, b"x").await, Status::Ok);
+    running.stop().await;
+}
+
+#[tokio::test]
 async fn a_full_disk_does_not_prevent_the_start() {
     let world = World::new();
     let running = world.start().await;
