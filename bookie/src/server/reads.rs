@@ -240,16 +240,25 @@ impl Reads {
         }
         let mut permit = self.server.reads.acquire(step.bytes).await;
         let answers = self.fetch(&step.spots).await;
-        for ((job, spot), answer) in step.jobs.into_iter().zip(&step.spots).zip(answers) {
+        for ((job, spot), answer) in step.jobs.iter().zip(&step.spots).zip(answers) {
             let part = permit.split(spot.bytes());
-            self.finish(job, answer, Some(part)).await;
+            self.answer(job, answer, Some(part), &mut Wakeups::default());
+        }
+        // Those that waited ask the budget again, which nobody may do while holding a part of it.
+        drop(permit);
+        for job in &step.jobs {
+            self.serve_waiting(&job.key()).await;
         }
     }
 
     async fn finish(&self, job: ReadJob, answer: Result<Fetched, Status>, permit: Option<BytePermit>) {
-        let key = job.key();
         self.answer(&job, answer, permit, &mut Wakeups::default());
-        while let Some(next) = self.next_turn(&key) {
+        self.serve_waiting(&job.key()).await;
+    }
+
+    /// Serves the reads that waited for one that is answered.
+    async fn serve_waiting(&self, key: &Key) {
+        while let Some(next) = self.next_turn(key) {
             self.serve_one(next).await;
         }
     }

@@ -55,6 +55,40 @@ async fn readers_that_take_nothing_cost_bounded_memory_and_harm_nobody() {
     running.stop().await;
 }
 
+#[tokio::test]
+async fn reads_that_wait_for_others_of_their_entry_do_not_hold_up_the_budget() {
+    let mut world = World::new();
+    world.config.read_bytes_max = ByteSize::kib(16);
+    world.config.write_buffer_bytes = ByteSize::new(0);
+    let tasks = common::shutdown::TaskTree::root("test");
+    let mut parts = world.parts(&tasks);
+    let budget = common::budget::ByteBudget::new("node", 1 << 20);
+    parts.budget = budget.clone();
+    let bookie =
+        crate::Bookie::start_with_index(world.config.clone(), parts, Arc::new(world.index.clone())).await.unwrap();
+    let mut wire = Wire::new(world.network.connect("bk1:3181").await.unwrap());
+    for (e, bytes) in [(0, 4_000), (1, 4_000), (2, 40_000)] {
+        assert_eq!(wire.add(1, e, &vec![1; bytes]).await, Status::Ok);
+    }
+    let held = budget.acquire(1 << 20).await;
+    for e in [0, 0, 1] {
+        wire.put_read(1, ReadTarget::Entry(entry(e)), None);
+    }
+    wire.send().await;
+    settle(|| budget.waiting() == 1).await;
+    // More than the reads' whole budget: it waits until it is alone, before the second read of entry 0 asks for its part.
+    let mut large = Wire::new(world.network.connect("bk1:3181").await.unwrap());
+    large.put_read(1, ReadTarget::Entry(entry(2)), None);
+    large.send().await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    drop(held);
+    for _ in 0..3 {
+        assert_eq!(wire.reply().await.status, Status::Ok);
+    }
+    assert_eq!(large.reply().await.status, Status::Ok);
+    bookie.stop(PATIENCE).await.unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn whoever_begins_a_frame_must_go_on_with_it() {
     let world = World::new();
