@@ -273,7 +273,8 @@ mod tests {
 
     #[test]
     fn each_requirement_fails_the_verdict_on_its_own() {
-        let cases: [(&str, fn(&mut Report)); 7] = [
+        type Spoil = fn(&mut Report);
+        let cases: [(&str, Spoil); 7] = [
             ("SHA-256", |report| report.sha_out = "cd".into()),
             ("came back", |report| report.entries_cold = 7),
             ("not in order", |report| report.in_order = false),

@@ -10,7 +10,7 @@ const ARROWS: [(&str, &[&str]); 14] = [
     ("bench", ANY),
     ("bookie", &["common", "config", "ledger", "metadata", "proto"]),
     ("cli", ANY),
-    ("client", &["common", "ledger", "metadata", "proto"]),
+    ("client", &["common", "config", "ledger", "metadata", "proto"]),
     ("cold", &["common", "ledger"]),
     ("common", &[]),
     ("config", &["common"]),

@@ -91,11 +91,14 @@ pub(super) async fn run(args: WriteArgs) -> Result<(), Fault> {
     Ok(())
 }
 
-fn open_sources(files: &[PathBuf]) -> Result<Vec<(String, Box<dyn Read + Send>)>, Fault> {
+/// An input: how to name it in messages, and its bytes.
+type Source = (String, Box<dyn Read + Send>);
+
+fn open_sources(files: &[PathBuf]) -> Result<Vec<Source>, Fault> {
     if files.is_empty() {
         return Ok(vec![("standard input".to_owned(), Box::new(io::stdin()))]);
     }
-    let open = |path: &PathBuf| -> Result<(String, Box<dyn Read + Send>), Fault> {
+    let open = |path: &PathBuf| -> Result<Source, Fault> {
         let name = path.display().to_string();
         match File::open(path) {
             Ok(file) if file.metadata().is_ok_and(|facts| facts.is_dir()) => {
@@ -118,11 +121,7 @@ struct Fed {
 
 /// Cuts the sources into entries and sends them in batches. Ends early, without a fault, when the stream's other side is gone:
 /// the answers say why.
-fn feed(
-    sources: Vec<(String, Box<dyn Read + Send>)>,
-    framing: Framing,
-    messages: &mpsc::Sender<AppendRequest>,
-) -> Result<Fed, Fault> {
+fn feed(sources: Vec<Source>, framing: Framing, messages: &mpsc::Sender<AppendRequest>) -> Result<Fed, Fault> {
     let mut fed = Fed::default();
     let mut batch = Vec::new();
     let mut batch_bytes = 0;
