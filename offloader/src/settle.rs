@@ -110,10 +110,12 @@ impl Job<'_> {
         let last = metadata.last_entry().ok_or_else(|| refuse(ErrorKind::NotClosed, "it has no last entry"))?;
         let digester = metadata.digester().ok_or_else(|| refuse(ErrorKind::Unsuitable, "it has no digest type"))?;
         let key = attempt.attempt.key.as_str();
-        let _permit = self.at.budget.acquire(WRITER_BYTES).await;
+        // Both at once: jobs that hold the one and wait for the other would wait for each other, behind a third that needs much.
+        let part_bytes = self.at.cold.part_bytes();
+        let mut writer_permit = self.at.budget.acquire(WRITER_BYTES + part_bytes).await;
         let meta = ObjectMeta::new(self.at.instance_id.as_str(), self.ledger, attempt.attempt.uuid, metadata);
-        let mut upload =
-            self.at.cold.upload(key, &self.at.budget).map_err(|e| Error::cold("settle", self.ledger, e))?;
+        let upload = self.at.cold.upload(key, &self.at.budget).map_err(|e| Error::cold("settle", self.ledger, e))?;
+        let mut upload = upload.keep(writer_permit.split(part_bytes));
         // Fused: a batch that ends with the stream's end is followed by another look at the stream.
         let mut entries = self.at.entries.read(self.ledger, metadata, EntryId::ZERO..last.next()).await?.fuse();
         let mut encoder =

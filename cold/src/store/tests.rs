@@ -111,6 +111,27 @@ async fn uploads_share_a_budget_smaller_than_a_part() {
     assert_eq!(tight.used_bytes(), 0);
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_upload_with_room_of_its_own_does_not_wait_behind_others() {
+    let (store, _) = small_parts();
+    let budget = ByteBudget::new("shared", 10_000);
+    // As an offload job does: what it works with, and room for one part, at once.
+    let mut work = budget.acquire(4_000 + store.part_bytes()).await;
+    let mut upload = store.upload("kept", &budget).unwrap().keep(work.split(store.part_bytes()));
+    // Somebody who needs more than is left until the upload has ended, and behind whom every request queues.
+    let large = budget.acquire(8_000);
+    tokio::pin!(large);
+    assert!(futures::poll!(&mut large).is_pending());
+    let all = async {
+        upload.write(noise(1, 7_500).into()).await.unwrap();
+        upload.finish().await.unwrap();
+    };
+    tokio::time::timeout(Duration::from_secs(60), all).await.expect("it does not wait for the one that waits for it");
+    drop(work);
+    assert_eq!(large.await.bytes(), 8_000);
+    assert_eq!(budget.used_bytes(), 0);
+}
+
 #[tokio::test]
 async fn memory_of_a_streaming_write_is_bounded() {
     let directory = tempfile::tempdir().unwrap();

@@ -5,6 +5,7 @@
 //! this very upload or by a mix-up, and is never replaced.
 
 use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -40,11 +41,40 @@ pub struct Upload {
     filling: VecDeque<Bytes>,
     filling_bytes: u64,
     permit: Option<BytePermit>,
+    /// Room for one part that stays with this upload, see [`Upload::keep`].
+    kept: Option<Kept>,
     in_flight: JoinSet<Result<()>>,
     bytes: u64,
 }
 
+/// Room for one part while no part uses it.
+#[derive(Clone)]
+struct Kept(Arc<Mutex<Option<BytePermit>>>);
+
+impl Kept {
+    fn lock(&self) -> MutexGuard<'_, Option<BytePermit>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self) -> Option<BytePermit> {
+        self.lock().take()
+    }
+
+    /// Takes a permit back, or drops it when there is one already.
+    fn give(&self, permit: Option<BytePermit>) {
+        let mut kept = self.lock();
+        if kept.is_none() {
+            *kept = permit;
+        }
+    }
+}
+
 impl ColdStore {
+    /// The size of an upload's parts, which is what a part takes of the upload's budget.
+    pub fn part_bytes(&self) -> u64 {
+        self.inner.options.part_bytes.max(1)
+    }
+
     /// Begins the upload of an object that must not exist yet. Bytes that wait for the store are admitted by `budget`, a part at a
     /// time.
     ///
@@ -60,6 +90,7 @@ impl ColdStore {
             filling: VecDeque::new(),
             filling_bytes: 0,
             permit: None,
+            kept: None,
             in_flight: JoinSet::new(),
             bytes: 0,
         })
@@ -67,6 +98,14 @@ impl ColdStore {
 }
 
 impl Upload {
+    /// Gives this upload room for one part, for as long as it lives: whoever holds other bytes of the same budget meanwhile must
+    /// take both at once. The upload then never waits for the budget, only for its own parts, and takes more when there is more.
+    #[must_use]
+    pub fn keep(mut self, part: BytePermit) -> Self {
+        self.kept = Some(Kept(Arc::new(Mutex::new(Some(part)))));
+        self
+    }
+
     /// Adds bytes. Waits while the budget or the number of parts in flight does not allow more.
     ///
     /// Not cancel-safe: an upload whose `write` was dropped must not be finished.
@@ -74,14 +113,13 @@ impl Upload {
     /// # Errors
     /// The first error of a part; the upload must then be dropped or aborted.
     pub async fn write(&mut self, mut chunk: Bytes) -> Result<()> {
-        let part_bytes = self.part_bytes();
+        let part_bytes = self.store.part_bytes();
         while !chunk.is_empty() {
             if self.filling_bytes == part_bytes {
                 self.send_part().await?;
             }
             if self.permit.is_none() {
-                // Nothing of this upload waits unfinished at this point but parts in flight, which end by themselves.
-                self.permit = Some(self.budget.acquire(part_bytes).await);
+                self.permit = Some(self.part_room().await?);
             }
             let room = usize::try_from(part_bytes - self.filling_bytes).unwrap_or(usize::MAX);
             let piece = chunk.split_to(chunk.len().min(room));
@@ -124,8 +162,17 @@ impl Upload {
         }
     }
 
-    fn part_bytes(&self) -> u64 {
-        self.store.inner.options.part_bytes.max(1)
+    /// Room for the next part. Nothing of this upload waits unfinished at this point but parts in flight, which end by themselves.
+    async fn part_room(&mut self) -> Result<BytePermit> {
+        let part_bytes = self.store.part_bytes();
+        loop {
+            let Some(kept) = &self.kept else { return Ok(self.budget.acquire(part_bytes).await) };
+            if let Some(permit) = kept.take().or_else(|| self.budget.try_acquire(part_bytes)) {
+                return Ok(permit);
+            }
+            // What was kept is with a part in flight.
+            self.one_part_done().await?;
+        }
     }
 
     async fn send_part(&mut self) -> Result<()> {
@@ -140,10 +187,13 @@ impl Upload {
         let permit = self.permit.take();
         let Some(multipart) = &mut self.multipart else { return Ok(()) };
         let part = multipart.put_part(payload);
-        let (store, key) = (self.store.clone(), self.key.clone());
+        let (store, key, kept) = (self.store.clone(), self.key.clone(), self.kept.clone());
         self.in_flight.spawn(async move {
             let done = store.request(&key, "upload a part of", part).await;
-            drop(permit);
+            match kept {
+                Some(kept) => kept.give(permit),
+                None => drop(permit),
+            }
             done
         });
         Ok(())

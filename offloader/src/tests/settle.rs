@@ -364,3 +364,22 @@ async fn a_caller_that_goes_away_stops_nothing() {
     assert!(!world.offloader.offload_now(ledger, false).await.unwrap().uploaded);
     assert_eq!(world.keys().await.len(), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_job_does_not_wait_behind_one_that_waits_for_its_memory() {
+    let world = World::new().await;
+    let ledger = world.ledger(5, 5000).await;
+    let budget = world.offloader.budget().clone();
+    world.script.before(Step::Upload, move || async move {
+        tokio::spawn(async move {
+            while budget.used_bytes() == 0 {
+                tokio::task::yield_now().await;
+            }
+            // As the read-back of another ledger: more than is free while this job runs.
+            drop(budget.acquire(budget.limit_bytes()).await);
+        });
+    });
+    let started = tokio::time::Instant::now();
+    assert!(world.offloader.offload_now(ledger, false).await.unwrap().uploaded);
+    assert!(started.elapsed() < std::time::Duration::from_secs(60));
+}
