@@ -65,26 +65,23 @@ impl Inner {
 
     /// Whether a job is worth while, as far as a listing can tell.
     fn is_due(&self, id: LedgerId, metadata: &LedgerMetadata, owner: Option<&str>) -> bool {
-        let finished = metadata.is_released() && owner.is_none();
-        if finished || metadata.last_entry().is_none() {
+        let now = self.clock.now();
+        // Whether the owner lives, the job asks.
+        let attempt = owner.map(|owner| AttemptFacts { owner, held_by_other: false });
+        let mut facts = Facts { metadata, attempt, closed_since: None, settled_since: None, now };
+        let order = Order::Policy(&self.config);
+        // What stays as it is must not take a place from those that wait for their time.
+        if let Plan::Nothing(_) = plan::decide(&facts, order) {
             self.seen.forget(id);
             return false;
         }
-        let now = self.clock.now();
         let settled = metadata.custom(ledger::ColdRecord::KEY).is_some();
         let Some(sight) = self.seen.note(id, settled, now) else { return false };
         if sight.not_before.is_some_and(|not_before| now < not_before) {
             return false;
         }
-        let facts = Facts {
-            metadata,
-            // Whether the owner lives, the job asks.
-            attempt: owner.map(|owner| AttemptFacts { owner, held_by_other: false }),
-            closed_since: sight.closed_since,
-            settled_since: sight.settled_since,
-            now,
-        };
-        matches!(plan::decide(&facts, Order::Policy(&self.config)), Plan::Settle | Plan::Release | Plan::AbandonAttempt)
+        (facts.closed_since, facts.settled_since) = (sight.closed_since, sight.settled_since);
+        matches!(plan::decide(&facts, order), Plan::Settle | Plan::Release | Plan::AbandonAttempt)
     }
 
     async fn work(&self, due: Vec<LedgerId>) {

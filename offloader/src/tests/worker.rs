@@ -5,9 +5,10 @@ use ledger::{DigestType, LedgerId, Tier};
 use tokio::time::Instant;
 
 use super::world::{World, id};
+use crate::OffloaderConfig;
 use crate::error::ErrorKind;
 use crate::observe::Step;
-use crate::{OffloaderConfig, seen::Seen};
+use crate::seen::{Seen, Sight};
 
 /// Waits, in paused time, until a ledger is in a tier.
 async fn reaches(world: &World, ledger: LedgerId, tier: Tier) -> Duration {
@@ -33,6 +34,7 @@ async fn the_policy_settles_and_releases_in_its_time() {
     assert!((595..625).contains(&released.as_secs()), "{released:?}");
     reaches(&world, two, Tier::Released).await;
     assert_eq!(world.record(cursor).await.metadata.tier(), Tier::Hot);
+    assert_eq!(world.offloader.inner.seen.get(cursor), Sight::default(), "what stays hot takes no place");
     world.assert_tidy().await;
     world.tasks.stop(Duration::from_secs(5)).await.unwrap();
     let list = world.attempts.owner_lives("x").await.unwrap();
