@@ -62,10 +62,10 @@ impl Owner {
             let Some(held) = self.get() else { continue };
             let asked = Instant::now();
             match tokio::time::timeout(self.ttl, self.store.keep_alive(held.lease)).await {
-                Ok(Ok(())) => self.set(Some(Held { until: asked + self.ttl, ..held })),
+                Ok(Ok(())) => self.replace(&held, Some(Held { until: asked + self.ttl, ..held.clone() })),
                 Ok(Err(error)) if error.kind() == metadata::ErrorKind::LeaseGone => {
                     tracing::warn!(owner = %held.name, "offloader lease lost; attempts under it may be taken over");
-                    self.set(None);
+                    self.replace(&held, None);
                 }
                 Ok(Err(error)) => tracing::warn!(error = &error as &dyn std::error::Error, "keep offloader lease"),
                 Err(_) => tracing::warn!("keep offloader lease: no answer in time"),
@@ -93,5 +93,36 @@ impl Owner {
 
     fn set(&self, held: Option<Held>) {
         *self.held.lock().unwrap_or_else(PoisonError::into_inner) = held;
+    }
+
+    /// Puts `new` in the place of `old`, unless another name has been registered meanwhile: an answer may come that late.
+    fn replace(&self, old: &Held, new: Option<Held>) {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.as_ref().is_some_and(|held| held.name == old.name) {
+            *held = new;
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use metadata::MemoryStore;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_late_answer_for_an_old_lease_does_not_take_the_new_name_away() {
+        let ttl = Duration::from_secs(30);
+        let owner = Owner::new(Arc::new(MemoryStore::new()), Rng::seeded(1), ttl);
+        let old = owner.name().await.unwrap();
+        let asked_for = owner.get().unwrap();
+        tokio::time::sleep(ttl).await;
+        let new = owner.name().await.unwrap();
+        assert_ne!(old, new, "the old lease may have run out");
+        owner.replace(&asked_for, Some(Held { until: Instant::now() + ttl, ..asked_for.clone() }));
+        owner.replace(&asked_for, None);
+        assert!(owner.is_me(&new) && !owner.is_me(&old));
+        assert_eq!(owner.name().await.unwrap(), new);
     }
 }
