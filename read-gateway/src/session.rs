@@ -1,7 +1,7 @@
 //! The task of one `ReadEntries` call.
 //!
 //! It waits for credit, then for room in the answer, then for a batch, in this order: what waits longest holds least. While it
-//! waits for credit it keeps its place in the hot tier for a moment only.
+//! waits for its caller it keeps its place in the hot tier for a moment only.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::credit::Credit;
 use crate::error::{Error, ErrorKind, Result};
 use crate::reading::{Reading, Tiers};
 
-/// How long a read without credit keeps its stream of hot entries, with what that has read ahead.
+/// How long a read that waits for its caller keeps its stream of hot entries, with what that has read ahead.
 const KEEP: Duration = Duration::from_secs(1);
 
 /// What a session is given.
@@ -84,8 +84,14 @@ impl Session {
                 listening = grant(&mut credit, message(next)?)?;
                 continue;
             }
-            let slot =
-                tokio::time::timeout(self.idle, answers.slot()).await.map_err(|_| self.too_idle("take a message"))?;
+            let slot = match tokio::time::timeout(KEEP, answers.slot()).await {
+                Ok(slot) => slot,
+                Err(_) => {
+                    reading.release();
+                    let slot = tokio::time::timeout(self.idle, answers.slot()).await;
+                    slot.map_err(|_| self.too_idle("take a message"))?
+                }
+            };
             // Nobody is left to be answered.
             let Some(slot) = slot else { return Ok(()) };
             let permitted = reading.next_batch(credit.left()).await?;

@@ -46,9 +46,15 @@ pub(crate) struct MemoryHot {
     /// Fail before this entry, once it is set.
     fail_at: Mutex<Option<EntryId>>,
     reads: AtomicUsize,
+    /// Held by each stream that is open.
+    open: Arc<()>,
 }
 
 impl MemoryHot {
+    pub(crate) fn open_streams(&self) -> usize {
+        Arc::strong_count(&self.open) - 1
+    }
+
     pub(crate) fn fail_at(&self, entry: Option<EntryId>) {
         *self.fail_at.lock().unwrap() = entry;
     }
@@ -74,6 +80,10 @@ impl HotTier for MemoryHot {
             .filter(|entry| entries.contains(&entry.header.entry))
             .map(|entry| if Some(entry.header.entry) == fail_at { Err(away()) } else { Ok(entry) })
             .collect();
+        let open = Arc::clone(&self.open);
+        let answers = answers.into_iter().inspect(move |_| {
+            let _ = &open;
+        });
         Ok(futures::stream::iter(answers).boxed())
     }
 

@@ -118,6 +118,20 @@ async fn a_reader_without_credit_costs_no_memory() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_reader_that_takes_nothing_keeps_no_stream_of_hot_entries() {
+    let world = World::new(Sizes::default());
+    let made = world.make(1, noise(50, 100_000), On::Hot).await;
+    let mut caller = Caller::start(&world, &made, u64::MAX).await;
+    let mut got: Vec<_> = caller.next().await.unwrap().unwrap().into_iter().map(|entry| entry.payload).collect();
+    tokio::time::sleep(KEEP * 2).await;
+    assert_eq!(world.hot.open_streams(), 0, "its read-ahead is others' memory");
+    while let Some(entries) = caller.next().await {
+        got.extend(entries.unwrap().into_iter().map(|entry| entry.payload));
+    }
+    assert_eq!(got, made.payloads);
+}
+
+#[tokio::test(start_paused = true)]
 async fn streams_that_break_the_rules_are_ended_with_a_reason() {
     let world = World::new(Sizes::default());
     let made = world.make(1, mixed(400), On::Hot).await;
