@@ -49,18 +49,19 @@ pub async fn run(args: DemoArgs) -> Result<(), Fault> {
 
     let demo = Demo { input, roll_bytes, prove_cold: args.prove_cold };
     // A dead critical task must end the run with its cause, not with a time-out.
-    let mut node = node;
     let failed = node.failed();
     let outcome = tokio::select! {
-        outcome = demo.run(&mut node) => outcome,
+        outcome = demo.run(&node) => outcome,
         cause = failed => Err(Fault::failed(format!("the node stopped: {cause}"))),
     };
     let report = match outcome {
         Ok(report) => report,
         Err(fault) => {
-            let kept = home.keep();
+            let refusals = node.read_only_bookies().await;
             let _ = node.stop().await;
-            return Err(Fault::failed(format!("{fault} (the node's data is kept in {} for a look)", kept.display())));
+            let refusals: String = refusals.iter().map(|refusal| format!("; {refusal}")).collect();
+            let kept = home.path().display();
+            return Err(Fault::failed(format!("{fault}{refusals} (the node's data is kept in {kept} for a look)")));
         }
     };
     match args.output {
@@ -70,7 +71,6 @@ pub async fn run(args: DemoArgs) -> Result<(), Fault> {
     let shortcomings = report.shortcomings();
     if args.keep {
         keep_running(node, &home, report.first_ledger).await?;
-        home.keep();
     } else {
         node.stop().await?;
         home.remove()?;
@@ -174,10 +174,6 @@ impl Home {
     }
 
     fn path(&self) -> &Path {
-        &self.path
-    }
-
-    fn keep(&self) -> &Path {
         &self.path
     }
 

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bookie::{Bookie, BookieParts, LocalDisk};
+use bookie::{Bookie, BookieParts, BookieState, LocalDisk};
 use client::{Client, ClientParts, CreateOptions, LedgerWriter};
 use cold::{ColdStore, StoreOptions};
 use common::budget::ByteBudget;
@@ -188,6 +188,16 @@ impl Node {
     pub fn failed(&self) -> impl Future<Output = String> + use<> {
         let root = self.tasks.root.clone();
         async move { root.failed().await }
+    }
+
+    /// Why bookies take no adds, one sentence for each that does not; empty when all is well.
+    pub async fn read_only_bookies(&self) -> Vec<String> {
+        let bookies = self.bookies.lock().await;
+        let refusals = bookies.iter().flatten().filter_map(|bookie| match bookie.stats().state {
+            BookieState::Writable => None,
+            BookieState::ReadOnly { reason, .. } => Some(format!("{} takes no entries: {reason}", bookie.id())),
+        });
+        refusals.collect()
     }
 
     /// Stops one bookie (0, 1 or 2), as for maintenance. Stopping it again does nothing.

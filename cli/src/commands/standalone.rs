@@ -20,5 +20,8 @@ pub(super) async fn run(args: StandaloneArgs) -> Result<(), Fault> {
     let node = Node::start(settings).await?;
     println!("serving at {} with data in {dir}, cold store {}", node.endpoint(), node.cold_store());
     println!("try: thermocline status --endpoint {}", node.endpoint());
+    for refusal in node.read_only_bookies().await {
+        eprintln!("warning: {refusal}");
+    }
     node.run_until_interrupted().await
 }

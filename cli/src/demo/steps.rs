@@ -95,7 +95,7 @@ pub(super) struct Demo {
 }
 
 impl Demo {
-    pub(super) async fn run(&self, node: &mut Node) -> Result<Report, Fault> {
+    pub(super) async fn run(&self, node: &Node) -> Result<Report, Fault> {
         let clock = Clock::system();
         let mut rates = Vec::new();
         let mut timed = |step, started: Instant, (entries, bytes)| {
