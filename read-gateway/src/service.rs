@@ -118,13 +118,13 @@ impl LedgersService {
         let mut first = None;
         let close_all = async {
             for ledger in self.gateway.writers.ledgers() {
-                let Ok(Some(live)) = self.gateway.writers.take(ledger, None) else { continue };
-                if let Err(error) = live.writer.close().await {
-                    first.get_or_insert(Error::because(
-                        ErrorKind::Unavailable,
-                        format!("close ledger {ledger}"),
-                        error,
-                    ));
+                let Some(live) = self.gateway.writers.get(ledger) else { continue };
+                match live.writer.close().await {
+                    Ok(_) => self.gateway.writers.remove(ledger),
+                    Err(error) => {
+                        let message = format!("close ledger {ledger}");
+                        first.get_or_insert(Error::because(ErrorKind::Unavailable, message, error));
+                    }
                 }
             }
         };
@@ -181,37 +181,44 @@ impl Gateway {
     async fn close(&self, request: v1::CloseLedgerRequest) -> Result<v1::Ledger> {
         self.check_running()?;
         let ledger = ledger_id(request.ledger_id)?;
-        if let Some(live) = self.writers.take(ledger, Some(&request.password))? {
-            match live.writer.close().await {
-                Ok(_) => return Ok(self.describe(ledger, &self.tiers.proven_record(ledger).await?)),
-                Err(error) => {
-                    // The writer has failed, or somebody fenced it. Recovery closes the ledger whatever happened to it.
-                    tracing::info!(ledger_id = %ledger, error = %error, "the writer could not close its ledger, recovering it");
-                }
-            }
+        if let Some(live) = self.writers.open(ledger, &request.password)?
+            && let Err(error) = live.writer.close().await
+        {
+            // The writer has failed, or somebody fenced it. Recovery closes the ledger whatever happened to it.
+            tracing::info!(ledger_id = %ledger, error = %error, "the writer could not close its ledger, recovering it");
         }
-        let record = self.tiers.proven_record(ledger).await?;
+        let mut record = self.record_or_forget(ledger).await?;
         check_password(ledger, &record, &request.password)?;
-        if record.metadata.is_closed() {
-            return Ok(self.describe(ledger, &record));
+        if !record.metadata.is_closed() {
+            let password = record.metadata.password().cloned();
+            match self.client.open(ledger, OpenMode::Recover, password.as_ref()).await? {
+                Opened::Hot(_) | Opened::Cold(_) => {}
+            }
+            record = self.record_or_forget(ledger).await?;
         }
-        let password = record.metadata.password().cloned();
-        match self.client.open(ledger, OpenMode::Recover, password.as_ref()).await? {
-            Opened::Hot(_) | Opened::Cold(_) => {}
-        }
-        let record = self.tiers.proven_record(ledger).await?;
+        self.writers.remove(ledger);
         Ok(self.describe(ledger, &record))
+    }
+
+    /// A ledger's record, by quorum. The writer of a ledger that is gone is of no more use.
+    async fn record_or_forget(&self, ledger: LedgerId) -> Result<LedgerRecord> {
+        let record = self.tiers.proven_record(ledger).await;
+        if record.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+            self.writers.remove(ledger);
+        }
+        record
     }
 
     async fn delete(&self, ledger: LedgerId) -> Result<()> {
         self.check_running()?;
-        self.tiers.proven_record(ledger).await?;
-        if let Some(live) = self.writers.take(ledger, None)?
+        self.record_or_forget(ledger).await?;
+        if let Some(live) = self.writers.get(ledger)
             && let Err(error) = live.writer.close().await
         {
             tracing::info!(ledger_id = %ledger, error = %error, "a ledger is deleted whose writer could not close it");
         }
         self.client.delete(ledger).await?;
+        self.writers.remove(ledger);
         Ok(())
     }
 

@@ -97,13 +97,10 @@ impl Writers {
         self.lock().get(&ledger).cloned()
     }
 
-    /// Takes a writer out: nobody finds it any more.
-    pub(crate) fn take(&self, ledger: LedgerId, shown: Option<&[u8]>) -> Result<Option<Arc<Live>>> {
-        let mut live = self.lock();
-        if let (Some(found), Some(shown)) = (live.get(&ledger), shown) {
-            found.check_password(shown)?;
-        }
-        Ok(live.remove(&ledger))
+    /// Forgets a writer. Not before its ledger is known to be closed or gone: until then it alone knows how far the ledger is
+    /// confirmed, the bookies are an entry behind.
+    pub(crate) fn remove(&self, ledger: LedgerId) {
+        self.lock().remove(&ledger);
     }
 
     /// Every ledger with a writer here.
@@ -111,7 +108,7 @@ impl Writers {
         self.lock().keys().copied().collect()
     }
 
-    /// The writer that the first message of an append stream asks for; `None`: it is not here.
+    /// The writer of a ledger, for whoever knows its password; `None`: it is not here.
     pub(crate) fn open(&self, ledger: LedgerId, shown: &[u8]) -> Result<Option<Arc<Live>>> {
         let Some(live) = self.get(ledger) else { return Ok(None) };
         live.check_password(shown)?;

@@ -2,7 +2,7 @@ use bytes::Bytes;
 use cold::StoreOptions;
 use common::net::MemoryNetwork;
 use common::rng::Rng;
-use metadata::{MemoryStore, MetadataStore};
+use metadata::{FaultKind, FaultyStore, MemoryStore, MetadataStore, layout};
 use object_store::memory::InMemory;
 use proto::v1::append_request::Message as AppendMessage;
 use proto::v1::ledgers_client::LedgersClient;
@@ -20,6 +20,7 @@ use crate::testing::bookie::{bookies, client};
 struct Cluster {
     network: MemoryNetwork,
     store: Arc<dyn MetadataStore>,
+    faults: Arc<FaultyStore>,
     cold: ColdStore,
     tasks: TaskTree,
 }
@@ -27,11 +28,12 @@ struct Cluster {
 impl Cluster {
     async fn start() -> Self {
         let network = MemoryNetwork::new();
-        let store: Arc<dyn MetadataStore> = Arc::new(MemoryStore::new());
+        let faults = Arc::new(FaultyStore::scripted(Arc::new(MemoryStore::new())));
+        let store: Arc<dyn MetadataStore> = Arc::clone(&faults) as _;
         let tasks = TaskTree::root("test");
         bookies(&network, &store, &tasks).await;
         let cold = ColdStore::new(Arc::new(InMemory::new()), StoreOptions::default(), Rng::seeded(3));
-        Self { network, store, cold, tasks }
+        Self { network, store, faults, cold, tasks }
     }
 
     async fn gateway(&self, seed: u64) -> (LedgersService, Calls) {
@@ -151,6 +153,28 @@ async fn the_life_of_a_ledger() {
     assert_eq!(calls.close(ledger).await.unwrap_err().code(), Code::NotFound);
     assert_eq!(calls.append(ledger, 0, &payloads(0..1)).await.unwrap_err().code(), Code::NotFound);
     cluster.tasks.stop(Duration::from_secs(10)).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_was_confirmed_stays_so_when_closing_fails() {
+    let cluster = Cluster::start().await;
+    let (service, mut calls) = cluster.gateway(1).await;
+    let ledger = calls.create().await;
+    calls.append(ledger, 0, &payloads(0..30)).await.unwrap();
+    // Neither the writer nor a recovery gets anything into the metadata.
+    for _ in 0..2 {
+        cluster.faults.fail_next_on(&layout::ledger_key(LedgerId::new(ledger).unwrap()), FaultKind::FailBefore);
+    }
+    assert_eq!(calls.close(ledger).await.unwrap_err().code(), Code::Unavailable);
+    assert_eq!(cluster.faults.outstanding(), 0);
+    assert_eq!(calls.last_confirmed(ledger).await, v1::LastConfirmedResponse { entry_id: Some(29), closed: false });
+    assert_eq!(calls.read(ledger).await.unwrap(), payloads(0..30));
+    let error = calls.append(ledger, 30, &payloads(0..1)).await.unwrap_err();
+    assert_eq!(error.code(), Code::FailedPrecondition, "{error}");
+
+    let closed = calls.close(ledger).await.unwrap();
+    assert_eq!((closed.state(), closed.last_entry_id), (v1::LedgerState::Closed, Some(29)));
+    assert_eq!(service.live_writers(), 0);
 }
 
 #[tokio::test]
