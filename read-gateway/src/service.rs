@@ -259,7 +259,7 @@ impl Gateway {
         mut requests: Streaming<v1::AppendRequest>,
         answers: &Answers<v1::AppendResponse>,
     ) -> Result<()> {
-        let open = writers::first_message(&mut requests).await?;
+        let open = writers::first_message(&mut requests, self.config.session_idle.duration()).await?;
         let ledger = ledger_id(open.ledger_id)?;
         let Some(live) = self.writers.open(ledger, &open.password)? else {
             let record = self.tiers.record(ledger).await?;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use client::LedgerWriter;
 use futures::future::FutureExt as _;
@@ -116,12 +117,14 @@ impl Writers {
     }
 }
 
-/// The first message of an append stream.
-pub(crate) async fn first_message<S>(requests: &mut S) -> Result<v1::AppendOpen>
+/// The first message of an append stream, for which it waits no longer than `idle`.
+pub(crate) async fn first_message<S>(requests: &mut S, idle: Duration) -> Result<v1::AppendOpen>
 where
     S: Stream<Item = std::result::Result<v1::AppendRequest, Status>> + Unpin + Send,
 {
-    match message(requests.next().await)? {
+    let too_idle =
+        |_| Error::new(ErrorKind::Timeout, format!("the caller did not say what to append to within {idle:?}"));
+    match message(tokio::time::timeout(idle, requests.next()).await.map_err(too_idle)?)? {
         Some(Message::Open(open)) => Ok(open),
         _ => Err(Error::new(ErrorKind::Invalid, "the first message must name the ledger (`open`)")),
     }
@@ -216,5 +219,17 @@ fn message(next: Option<std::result::Result<v1::AppendRequest, Status>>) -> Resu
             None => Err(Error::new(ErrorKind::Invalid, "a message of the request stream is empty")),
         },
         Some(Err(status)) => Err(Error::because(ErrorKind::Unavailable, "read the request stream", status)),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_caller_that_never_names_a_ledger_is_ended() {
+        let error = first_message(&mut futures::stream::pending(), Duration::from_secs(60)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
     }
 }
