@@ -79,11 +79,11 @@ pub(crate) async fn close_ledger(
                     is_unsure = true;
                     machine.on_unknown()
                 }
-                Err(error) => return Err(unsure(error, is_unsure)),
+                Err(error) => return Err(unsure(ledger, error, is_unsure)),
             },
             CloseStep::Read => match core.read_record(ledger).await {
                 Ok(found) => machine.on_found(found.map(|found| take(found, &mut version))),
-                Err(error) => return Err(unsure(error, is_unsure)),
+                Err(error) => return Err(unsure(ledger, error, is_unsure)),
             },
             CloseStep::Done(metadata) => return Ok(*metadata),
             CloseStep::Failed(failure) => return Err(close_error(ledger, failure)),
@@ -96,9 +96,13 @@ fn take(record: LedgerRecord, version: &mut Version) -> LedgerMetadata {
     record.metadata
 }
 
-fn unsure(error: Error, is_unsure: bool) -> Error {
+fn unsure(ledger: LedgerId, error: Error, is_unsure: bool) -> Error {
     if is_unsure {
-        Error::because(ErrorKind::Unknown, "close ledger: an earlier write may have closed it", &error)
+        Error::because(
+            ErrorKind::Unknown,
+            format!("close ledger {ledger}: an earlier write may have closed it"),
+            &error,
+        )
     } else {
         error
     }

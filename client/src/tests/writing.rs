@@ -117,6 +117,23 @@ async fn an_unknown_close_is_read_back() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_close_that_stays_unknown_says_so_and_names_the_ledger() {
+    let faulty = Arc::new(FaultyStore::scripted(Arc::new(MemoryStore::new())));
+    let cluster = Cluster::start_on(3, Arc::clone(&faulty) as Arc<dyn MetadataStore>, BUDGET_BYTES).await;
+    let writer = cluster.client.create(options(3, 3, 2)).await.unwrap();
+    append_all(&writer, 0..3).await;
+    faulty.fail_next(FaultKind::AppliedUnknown);
+    // The metadata crate reads back once itself.
+    for _ in 0..2 {
+        faulty.fail_next(FaultKind::FailRead);
+    }
+    let error = writer.close().await.unwrap_err();
+    assert_eq!((error.kind(), error.may_have_happened()), (ErrorKind::Unknown, true));
+    assert!(error.to_string().starts_with(&format!("close ledger {}:", writer.id())), "{error}");
+    assert_eq!(writer.close().await.unwrap().last_entry(), Some(id(2)));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_close_that_could_not_be_written_may_be_tried_again() {
     let faulty = Arc::new(FaultyStore::scripted(Arc::new(MemoryStore::new())));
     let cluster = Cluster::start_on(3, Arc::clone(&faulty) as Arc<dyn MetadataStore>, BUDGET_BYTES).await;
