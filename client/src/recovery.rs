@@ -146,6 +146,8 @@ pub(crate) struct RecoveryMachine {
     metadata: LedgerMetadata,
     phase: Phase,
     rounds: u32,
+    /// Members of the last segment, in which all entries read lie, that left a read unanswered: others are asked first.
+    silent: IndexSet,
     /// What the ensemble said is confirmed.
     confirmed_before: Option<EntryId>,
     /// The end reached here: what was confirmed before, then each entry added again.
@@ -225,6 +227,7 @@ impl RecoveryMachine {
             metadata,
             phase: Phase::Begin,
             rounds: 0,
+            silent: IndexSet::EMPTY,
             confirmed_before: None,
             last_confirmed: None,
             length: None,
@@ -380,6 +383,9 @@ impl RecoveryMachine {
                 return;
             }
             RecoveryRead::Problem(problem) => {
+                if let Problem::TimedOut | Problem::Disconnected = problem {
+                    self.silent.insert(index);
+                }
                 reading.first_problem.get_or_insert(problem);
             }
         }
@@ -465,7 +471,9 @@ impl RecoveryMachine {
             };
             self.next_read = entry.checked_add(1);
             let all = self.geometry.write_set(entry);
-            let first: IndexSet = self.geometry.in_order(entry).take(1).collect();
+            let answering = self.geometry.in_order(entry).find(|index| !self.silent.contains(*index));
+            let first = answering.or_else(|| self.geometry.in_order(entry).next());
+            let first: IndexSet = first.into_iter().collect();
             self.reads.push_back(Reading {
                 entry,
                 waiting: first,

@@ -54,6 +54,38 @@ async fn an_unconfirmed_entry_of_one_replica_is_recovered_to_all() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_silent_member_is_waited_for_once_and_not_at_every_entry() {
+    let cluster = Cluster::start(3).await;
+    let writer = cluster.client.create(options(3, 3, 2)).await.unwrap();
+    append_all(&writer, 0..10).await;
+    // One member has many entries more than the others, and another says nothing.
+    for index in [0, 1] {
+        cluster.member(&writer, index).behave(Behaviour::RefusingAdds(Status::TooManyRequests));
+    }
+    let mut appends = Vec::new();
+    for entry in 10..200 {
+        match writer.append(payload(entry)).await {
+            Ok(append) => appends.push(append),
+            Err(_) => break,
+        }
+    }
+    futures::future::join_all(appends).await;
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    cluster.member(&writer, 0).behave(Behaviour::Silent);
+    cluster.member(&writer, 1).behave(Behaviour::Normal);
+    let member = cluster.member(&writer, 2);
+    let held = (0..200).filter(|entry| member.body(writer.id(), id(*entry)).is_some()).count();
+    assert!(held > 100, "{held} entries to recover");
+    let begin = tokio::time::Instant::now();
+    let other = cluster.another_client();
+    let Opened::Hot(reader) = other.open(writer.id(), OpenMode::Recover, None).await.unwrap() else {
+        panic!("not released")
+    };
+    assert!(begin.elapsed() < std::time::Duration::from_secs(15), "{:?}", begin.elapsed());
+    assert_holds(&reader, held as u64).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_recovery_that_cannot_tell_fails_and_can_be_repeated() {
     let cluster = Cluster::start(3).await;
     let writer = cluster.client.create(options(3, 3, 2)).await.unwrap();
