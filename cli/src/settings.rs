@@ -20,7 +20,8 @@ pub struct Settings {
     pub listen: String,
     /// The object store's URL; empty means the folder `cold` in `dir`.
     pub cold: String,
-    /// What all roles together may hold in memory for entries, blocks and requests.
+    /// What all roles together may hold in memory for entries, blocks and requests. The client gets what the parts of bookies,
+    /// gateway and offloader leave.
     pub memory_max: ByteSize,
     /// The bookies' addresses are this host with a port of the system's choosing.
     pub bookie_host: String,
@@ -42,9 +43,18 @@ impl Default for Settings {
             cold: String::new(),
             memory_max: ByteSize::mib(512),
             bookie_host: "127.0.0.1".to_owned(),
-            bookie: bookie::BookieConfig::default(),
+            // Three bookies share one machine's memory with everything else.
+            bookie: bookie::BookieConfig {
+                write_buffer_bytes: ByteSize::mib(16),
+                add_bytes_max: ByteSize::mib(16),
+                read_bytes_max: ByteSize::mib(16),
+                ..bookie::BookieConfig::default()
+            },
             client: client::ClientConfig::default(),
-            offloader: offloader::OffloaderConfig::default(),
+            offloader: offloader::OffloaderConfig {
+                memory_max: ByteSize::mib(80),
+                ..offloader::OffloaderConfig::default()
+            },
             gateway: read_gateway::GatewayConfig::default(),
         }
     }

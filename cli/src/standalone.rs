@@ -31,8 +31,8 @@ mod status;
 
 /// Bookies of a standalone node, and copies of each entry.
 pub const COPIES: u64 = 3;
-/// Requests, blocks and jobs of all roles cannot get on with less, 192 MiB.
-const SHARED_BYTES_MIN: u64 = 192 << 20;
+/// The client cannot get on with less: appends of the largest entries, reads ahead, a recovery.
+const CLIENT_BYTES_MIN: u64 = 48 << 20;
 /// How long an orderly stop may take, each part of it.
 const STOP_DEADLINE: Duration = Duration::from_secs(20);
 
@@ -62,7 +62,8 @@ impl Node {
         let clock = Clock::system();
         let rng = Rng::from_os();
         let root = TaskTree::root("standalone");
-        let budget = ByteBudget::new("node", shared_bytes(&settings)?);
+        let memory = Memory::divide(&settings)?;
+        let budget = ByteBudget::new("node", memory.charged);
 
         let front_listener = serve::bind(&settings.listen).await?;
         let cold_url = settings.cold_url()?;
@@ -84,7 +85,7 @@ impl Node {
                 connector: Arc::new(TcpConnector),
                 clock: clock.clone(),
                 rng: rng.clone(),
-                budget: budget.child("client", budget.limit_bytes() / 4),
+                budget: budget.child("client", memory.client),
                 tasks: client_tasks.clone(),
             },
             settings.client.clone(),
@@ -251,18 +252,36 @@ impl Node {
     }
 }
 
-/// What the roles share: the configured memory less what each bookie keeps for itself, its write buffer and its index cache.
-fn shared_bytes(settings: &Settings) -> Result<u64, Fault> {
-    let kept = COPIES * (settings.bookie.write_buffer_bytes.bytes() + settings.bookie.index_cache_bytes.bytes());
-    let needed = kept + SHARED_BYTES_MIN;
-    let all = settings.memory_max.bytes();
-    if all < needed {
-        let (all, needed) = (output::bytes(all), output::bytes(needed));
-        return Err(Fault::usage(format!(
-            "memory_max is {all}, at least {needed} is needed: raise it, or lower bookie.write_buffer_bytes and bookie.index_cache_bytes"
-        )));
+/// How the node's memory is divided.
+#[derive(Debug, PartialEq, Eq)]
+struct Memory {
+    /// What requests of all roles are charged to: everything but what each bookie keeps for itself.
+    charged: u64,
+    /// The client's part: what the configured parts of the other roles leave.
+    client: u64,
+}
+
+impl Memory {
+    /// Divides `memory_max` so that the parts together are not more than the whole. No role can then wait for memory that another
+    /// role holds while it waits for the first: a full cache of the gateway never stands in the way of an add.
+    fn divide(settings: &Settings) -> Result<Self, Fault> {
+        let bookie = &settings.bookie;
+        let kept = COPIES * (bookie.write_buffer_bytes.bytes() + bookie.index_cache_bytes.bytes());
+        let bookies = COPIES * (bookie.add_bytes_max.bytes() + bookie.read_bytes_max.bytes());
+        let gateway = &settings.gateway;
+        let gateway = gateway.cache_bytes.bytes() + gateway.footer_cache_bytes.bytes() + gateway.send_bytes.bytes();
+        let others = kept + bookies + gateway + settings.offloader.memory_max.bytes();
+        let all = settings.memory_max.bytes();
+        match all.checked_sub(others) {
+            Some(client) if client >= CLIENT_BYTES_MIN => Ok(Self { charged: all - kept, client }),
+            _ => {
+                let (all, needed) = (output::bytes(all), output::bytes(others + CLIENT_BYTES_MIN));
+                Err(Fault::usage(format!(
+                    "memory_max is {all}, but the parts of the roles come to {needed}: raise it, or lower the sizes of bookie, gateway and offloader that `thermocline config show` lists"
+                )))
+            }
+        }
     }
-    Ok(all - kept)
 }
 
 fn failed(error: impl std::error::Error) -> Fault {
@@ -271,4 +290,29 @@ fn failed(error: impl std::error::Error) -> Fault {
 
 fn usage(error: impl std::error::Error) -> Fault {
     Fault::usage(chain(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use config::ByteSize;
+
+    use super::*;
+
+    #[test]
+    fn the_default_memory_is_divided_without_a_remainder() {
+        let settings = Settings::default();
+        let memory = Memory::divide(&settings).unwrap();
+        assert_eq!(memory, Memory { charged: 440 << 20, client: 88 << 20 });
+    }
+
+    #[test]
+    fn parts_that_do_not_fit_are_refused_with_the_sum() {
+        let settings = Settings { memory_max: ByteSize::mib(256), ..Settings::default() };
+        let fault = Memory::divide(&settings).unwrap_err();
+        assert!(
+            fault.to_string().contains("memory_max is 256.0 MiB, but the parts of the roles come to 472.0 MiB"),
+            "{fault}"
+        );
+        assert_eq!(fault.exit_code(), 2);
+    }
 }

@@ -4,6 +4,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use client::Client;
 use cold::ColdStore;
@@ -23,6 +24,9 @@ use tonic::transport::server::Connected;
 use super::status::{NodeStatus, SharedBookies};
 use super::{failed, usage};
 use crate::{Fault, Settings};
+
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Binds the front's address, before anything else of the node exists.
 pub(super) async fn bind(address: &str) -> Result<TcpListener, Fault> {
@@ -98,6 +102,9 @@ pub(super) async fn start(settings: &Settings, parts: FrontParts) -> Result<Fron
         .build_v1()
         .map_err(failed)?;
     let router = Server::builder()
+        // A peer that vanished without a word must not hold its stream, and with it the place of its successor.
+        .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+        .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))
         .add_service(gateway.clone().into_server())
         .add_service(tiering.into_server())
         .add_service(health_service)
