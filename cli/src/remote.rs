@@ -52,7 +52,9 @@ impl Remote {
 pub(crate) fn refused(what: impl std::fmt::Display, status: &Status) -> Fault {
     let text = status.message();
     let text = if text.is_empty() { status.code().description() } else { text };
-    let sentence = format!("{what}: {text}");
+    let what = what.to_string();
+    // Most refusals name the ledger themselves.
+    let sentence = if text.contains(&what) { text.to_owned() } else { format!("{what}: {text}") };
     match status.code() {
         Code::InvalidArgument | Code::NotFound | Code::OutOfRange | Code::FailedPrecondition => Fault::usage(sentence),
         _ => Fault::failed(sentence),
