@@ -6,7 +6,7 @@ use super::{Violation, violation};
 use crate::members::{Member, text_of};
 
 /// Which of our crates each crate may use. `ANY` is for those at the top.
-const ARROWS: [(&str, &[&str]); 14] = [
+const ARROWS: [(&str, &[&str]); 15] = [
     ("bench", ANY),
     ("bookie", &["common", "config", "ledger", "metadata", "proto"]),
     ("cli", ANY),
@@ -14,6 +14,7 @@ const ARROWS: [(&str, &[&str]); 14] = [
     ("cold", &["common", "ledger"]),
     ("common", &[]),
     ("config", &["common"]),
+    ("faults", &["common"]),
     ("ledger", &[]),
     ("metadata", &["common", "ledger"]),
     ("offloader", &["client", "cold", "common", "config", "ledger", "metadata", "proto"]),
