@@ -6,6 +6,8 @@ use std::str::FromStr;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use url::Url;
 
+use crate::kill_at::KillAt;
+
 /// Where a node listens unless told otherwise.
 pub const DEFAULT_ENDPOINT: &str = "http://127.0.0.1:9600";
 
@@ -139,6 +141,9 @@ pub struct StandaloneArgs {
     /// The object store: file:///path, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix [default: a folder in --dir]
     #[arg(long, value_name = "URL")]
     pub cold: Option<Url>,
+    /// Kill this process with SIGKILL at a step of the offload protocol: before:STEP or after:STEP. For crash tests.
+    #[arg(long, value_name = "WHEN:STEP[:N]", hide = true)]
+    pub kill_at: Option<KillAt>,
     /// The configuration.
     #[command(flatten)]
     pub config: ConfigArgs,

@@ -6,12 +6,14 @@
 //! - [`args`]: the command line, with the texts that teach it.
 //! - [`standalone`]: three bookies, metadata, offloader and gateway in one process.
 //! - [`demo`]: the main job on real logs, with its verdict.
+//! - [`kill_at`]: the crash tests' way to die at a step of the offload protocol.
 //! - [`run`]: from parsed arguments to an exit code.
 
 pub mod args;
 mod commands;
 pub mod demo;
 mod fault;
+pub mod kill_at;
 mod output;
 mod remote;
 mod replay;

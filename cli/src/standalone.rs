@@ -21,6 +21,7 @@ use common::rng::Rng;
 use common::shutdown::TaskTree;
 use ledger::{BookieId, DigestType, Password, Quorums};
 use metadata::{Cluster, MetadataStore};
+use offloader::{NoObserver, StepObserver};
 use tokio::sync::Mutex;
 
 use crate::fault::chain;
@@ -59,6 +60,14 @@ impl Node {
     /// # Errors
     /// A sentence that names what could not be started and what to do: the port, the directory, the object store.
     pub async fn start(settings: Settings) -> Result<Self, Fault> {
+        Self::start_observed(settings, Arc::new(NoObserver)).await
+    }
+
+    /// The same with an observer of the offloader's steps.
+    ///
+    /// # Errors
+    /// As [`Node::start`].
+    pub async fn start_observed(settings: Settings, observer: Arc<dyn StepObserver>) -> Result<Self, Fault> {
         let clock = Clock::system();
         let rng = Rng::from_os();
         let root = TaskTree::root("standalone");
@@ -102,6 +111,7 @@ impl Node {
             rng,
             budget,
             tasks: front.clone(),
+            observer,
         };
         let front_service = serve::start(&settings, parts).await?;
         Ok(Self {

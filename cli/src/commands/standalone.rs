@@ -2,7 +2,7 @@
 
 use crate::args::StandaloneArgs;
 use crate::standalone::Node;
-use crate::{Fault, Settings};
+use crate::{Fault, Settings, kill_at};
 
 pub(super) async fn run(args: StandaloneArgs) -> Result<(), Fault> {
     let mut flags = Vec::new();
@@ -17,7 +17,7 @@ pub(super) async fn run(args: StandaloneArgs) -> Result<(), Fault> {
     }
     let settings = Settings::load(&args.config, &flags)?.value;
     let dir = settings.dir.display().to_string();
-    let node = Node::start(settings).await?;
+    let node = Node::start_observed(settings, kill_at::observer(args.kill_at)).await?;
     println!("serving at {} with data in {dir}, cold store {}", node.endpoint(), node.cold_store());
     println!("try: thermocline status --endpoint {}", node.endpoint());
     for refusal in node.read_only_bookies().await {

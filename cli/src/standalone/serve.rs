@@ -15,7 +15,7 @@ use common::rng::Rng;
 use common::shutdown::TaskTree;
 use futures::Stream;
 use metadata::{InstanceId, Ledgers, MetadataStore};
-use offloader::{ClientSource, GatewayProbe, NoObserver, Offloader, OffloaderParts, TieringService};
+use offloader::{ClientSource, GatewayProbe, Offloader, OffloaderParts, StepObserver, TieringService};
 use read_gateway::{GatewayParts, LedgersService};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tonic::transport::Server;
@@ -45,6 +45,7 @@ pub(super) struct FrontParts {
     pub(super) rng: Rng,
     pub(super) budget: ByteBudget,
     pub(super) tasks: TaskTree,
+    pub(super) observer: Arc<dyn StepObserver>,
 }
 
 /// Where the front is reached, and the gateway whose writers an orderly stop closes.
@@ -55,7 +56,7 @@ pub(super) struct Front {
 
 /// Builds the services and serves them until `tasks` is asked to stop.
 pub(super) async fn start(settings: &Settings, parts: FrontParts) -> Result<Front, Fault> {
-    let FrontParts { listener, metadata, instance, cold, client, bookies, clock, rng, budget, tasks } = parts;
+    let FrontParts { listener, metadata, instance, cold, client, bookies, clock, rng, budget, tasks, observer } = parts;
     let endpoint = format!("http://{}", listener.address());
 
     settings.gateway.validate().map_err(usage)?;
@@ -81,7 +82,7 @@ pub(super) async fn start(settings: &Settings, parts: FrontParts) -> Result<Fron
             rng,
             budget: budget.clone(),
             tasks: tasks.clone(),
-            observer: Arc::new(NoObserver),
+            observer,
         },
         settings.offloader.clone(),
     )
