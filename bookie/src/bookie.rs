@@ -11,7 +11,7 @@ use common::rng::Rng;
 use common::shutdown::{StopError, TaskTree};
 use ledger::BookieId;
 use metadata::{BookieInfo, Cookies, Ledgers, MetadataStore};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::collector::{CollectReport, Collector, remove_marked};
 use crate::config::BookieConfig;
@@ -187,6 +187,11 @@ impl Bookie {
     /// Where it listens, as registered.
     pub fn address(&self) -> String {
         self.address.clone()
+    }
+
+    /// Its state, now and whenever it changes. Keeps nothing of the bookie alive.
+    pub fn watch_state(&self) -> watch::Receiver<BookieState> {
+        self.store.condition.watch()
     }
 
     /// What it holds now.

@@ -138,6 +138,9 @@ pub struct StandaloneArgs {
     /// The address of the gRPC front [default: 127.0.0.1:9600]
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Option<String>,
+    /// The address of metrics and health over HTTP, or off [default: loopback at the port behind that of --listen]
+    #[arg(long, value_name = "ADDRESS")]
+    pub admin: Option<String>,
     /// The object store: file:///path, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix [default: a folder in --dir]
     #[arg(long, value_name = "URL")]
     pub cold: Option<Url>,

@@ -6,13 +6,16 @@
 //! - [`args`]: the command line, with the texts that teach it.
 //! - [`standalone`]: three bookies, metadata, offloader and gateway in one process.
 //! - [`demo`]: the main job on real logs, with its verdict.
+//! - [`admin`], [`health`]: metrics and health over HTTP, for operators.
 //! - [`kill_at`]: the crash tests' way to die at a step of the offload protocol.
 //! - [`run`]: from parsed arguments to an exit code.
 
+pub mod admin;
 pub mod args;
 mod commands;
 pub mod demo;
 mod fault;
+pub mod health;
 pub mod kill_at;
 mod output;
 mod remote;

@@ -18,6 +18,8 @@ pub struct Settings {
     pub dir: PathBuf,
     /// The address of the gRPC front.
     pub listen: String,
+    /// The address of metrics and health over HTTP; empty means loopback at the port behind that of `listen`, `off` means nowhere.
+    pub admin: String,
     /// The object store's URL; empty means the folder `cold` in `dir`.
     pub cold: String,
     /// What all roles together may hold in memory for entries, blocks and requests. The client gets what the parts of bookies,
@@ -40,6 +42,7 @@ impl Default for Settings {
         Self {
             dir: PathBuf::from("thermocline-data"),
             listen: "127.0.0.1:9600".to_owned(),
+            admin: String::new(),
             cold: String::new(),
             memory_max: ByteSize::mib(512),
             bookie_host: "127.0.0.1".to_owned(),
@@ -79,6 +82,7 @@ impl Settings {
         let mut settings = Self {
             dir: dir.to_owned(),
             listen: "127.0.0.1:0".to_owned(),
+            admin: "off".to_owned(),
             cold: cold.map(Url::to_string).unwrap_or_default(),
             ..Self::default()
         };

@@ -24,7 +24,9 @@ use metadata::{Cluster, MetadataStore};
 use offloader::{NoObserver, StepObserver};
 use tokio::sync::Mutex;
 
+use crate::admin::{self, Admin};
 use crate::fault::chain;
+use crate::health::Health;
 use crate::{Fault, Settings, output};
 
 mod serve;
@@ -44,6 +46,8 @@ pub struct Node {
     cold_store: String,
     client: Client,
     bookies: status::SharedBookies,
+    admin: Admin,
+    admin_address: Option<String>,
     tasks: Tasks,
 }
 
@@ -52,6 +56,8 @@ struct Tasks {
     root: TaskTree,
     front: TaskTree,
     client: TaskTree,
+    /// A tree of its own, stopped last.
+    admin: TaskTree,
 }
 
 impl Node {
@@ -75,6 +81,12 @@ impl Node {
         let budget = ByteBudget::new("node", memory.charged);
 
         let front_listener = serve::bind(&settings.listen).await?;
+        let admin = Admin::new(Health::starting("standalone", &root));
+        let admin_tasks = TaskTree::root("admin");
+        let admin_address = match admin::address(&settings.admin, &settings.listen) {
+            Some(address) => Some(admin::serve(admin::bind(&address).await?, admin.clone(), &admin_tasks)),
+            None => None,
+        };
         let cold_url = settings.cold_url()?;
         tokio::fs::create_dir_all(&settings.dir).await.map_err(|error| {
             Fault::usage(format!("data folder {}: {error}; choose another with --dir", settings.dir.display()))
@@ -114,13 +126,20 @@ impl Node {
             observer,
         };
         let front_service = serve::start(&settings, parts).await?;
+        for bookie in bookies.lock().await.iter().flatten() {
+            admin.health.watch_bookie(bookie);
+        }
+        admin.metrics.add(admin::metrics::budgets(&front_service.budgets));
+        admin.health.ready();
         Ok(Self {
             settings,
             front: front_service,
             cold_store: cold_url.to_string(),
             client,
             bookies,
-            tasks: Tasks { root, front, client: client_tasks },
+            admin,
+            admin_address,
+            tasks: Tasks { root, front, client: client_tasks, admin: admin_tasks },
         })
     }
 
@@ -165,6 +184,16 @@ impl Node {
     /// Where the gRPC front is reached.
     pub fn endpoint(&self) -> String {
         self.front.endpoint.clone()
+    }
+
+    /// Where metrics and health are served, unless that is off.
+    pub fn admin_address(&self) -> Option<&str> {
+        self.admin_address.as_deref()
+    }
+
+    /// Metrics and health, also where they are not served.
+    pub fn admin(&self) -> &Admin {
+        &self.admin
     }
 
     /// The object store's URL.
@@ -251,6 +280,14 @@ impl Node {
 
     /// Stops every role in order: open ledgers are closed, then front, client and bookies stop.
     pub async fn stop(self) -> Result<(), Fault> {
+        self.admin.health.stopping();
+        let admin = self.tasks.admin.clone();
+        let stopped = self.stop_roles().await;
+        admin.stop(STOP_DEADLINE).await.map_err(failed)?;
+        stopped
+    }
+
+    async fn stop_roles(self) -> Result<(), Fault> {
         // A ledger that cannot be closed now is recovered when somebody closes it: no reason to keep the node from stopping.
         if let Err(error) = self.front.gateway.close_writers(STOP_DEADLINE).await {
             tracing::warn!(error = chain(&error), "some ledgers stay open");

@@ -40,6 +40,8 @@ struct Node {
 struct State {
     used: u64,
     peak: u64,
+    /// How many requests ever had to wait.
+    waits: u64,
     waiting: VecDeque<Waiter>,
 }
 
@@ -119,6 +121,11 @@ impl ByteBudget {
         state.waiting.len()
     }
 
+    /// How many requests ever had to wait in this budget's queue.
+    pub fn waits(&self) -> u64 {
+        self.node.lock().waits
+    }
+
     /// The name given at creation.
     pub fn name(&self) -> &'static str {
         self.node.name
@@ -145,6 +152,7 @@ impl Node {
             }
             let (admit, wait) = oneshot::channel();
             state.waiting.push_back(Waiter { bytes, admit });
+            state.waits += 1;
             wait
         };
         // When this request is dropped while it waits, its place must not hold up those behind it.

@@ -8,6 +8,7 @@
 pub mod blocking;
 pub mod budget;
 pub mod clock;
+pub mod metrics;
 pub mod net;
 pub mod retry;
 pub mod rng;

@@ -12,6 +12,9 @@ pub(super) async fn run(args: StandaloneArgs) -> Result<(), Fault> {
     if let Some(listen) = &args.listen {
         flags.push(("listen".to_owned(), listen.clone()));
     }
+    if let Some(admin) = &args.admin {
+        flags.push(("admin".to_owned(), admin.clone()));
+    }
     if let Some(cold) = &args.cold {
         flags.push(("cold".to_owned(), cold.to_string()));
     }
@@ -19,6 +22,9 @@ pub(super) async fn run(args: StandaloneArgs) -> Result<(), Fault> {
     let dir = settings.dir.display().to_string();
     let node = Node::start_observed(settings, kill_at::observer(args.kill_at)).await?;
     println!("serving at {} with data in {dir}, cold store {}", node.endpoint(), node.cold_store());
+    if let Some(admin) = node.admin_address() {
+        println!("metrics at http://{admin}/metrics, health at http://{admin}/readyz");
+    }
     println!("try: thermocline status --endpoint {}", node.endpoint());
     for refusal in node.read_only_bookies().await {
         eprintln!("warning: {refusal}");

@@ -52,6 +52,8 @@ pub(super) struct FrontParts {
 pub(super) struct Front {
     pub(super) endpoint: String,
     pub(super) gateway: LedgersService,
+    /// The budgets of all roles.
+    pub(super) budgets: Vec<ByteBudget>,
 }
 
 /// Builds the services and serves them until `tasks` is asked to stop.
@@ -91,7 +93,7 @@ pub(super) async fn start(settings: &Settings, parts: FrontParts) -> Result<Fron
     let mut budgets = vec![budget];
     budgets.extend(gateway.budgets().iter().cloned());
     budgets.push(offloader.budget().clone());
-    let status = Arc::new(NodeStatus::new(bookies, budgets));
+    let status = Arc::new(NodeStatus::new(bookies, budgets.clone()));
     let tiering = TieringService::new(offloader.clone(), status, env!("CARGO_PKG_VERSION"));
 
     let (health, health_service) = tonic_health::server::health_reporter();
@@ -116,7 +118,7 @@ pub(super) async fn start(settings: &Settings, parts: FrontParts) -> Result<Fron
         router.serve_with_incoming_shutdown(connections(listener), async move { stopping.stopping().await }).await
     });
     offloader.start();
-    Ok(Front { endpoint, gateway })
+    Ok(Front { endpoint, gateway, budgets })
 }
 
 /// The listener's connections as the stream that tonic takes. Ends when the listener does.
