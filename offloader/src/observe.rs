@@ -1,53 +1,46 @@
 use async_trait::async_trait;
 use ledger::LedgerId;
 
-/// A step of a job. A crash between any two leaves a state from which the next job goes on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Step {
-    /// Reads the ledger's record and its attempt, by proof.
-    ReadLedger,
-    /// Makes the attempt, and abandons an earlier one.
-    ClaimAttempt,
-    /// Reads all entries and writes the object.
-    Upload,
-    /// Reads the object back and compares.
-    ReadBack,
-    /// Makes the ledger's record name the object.
-    Commit,
-    /// Marks an attempt that cannot be committed.
-    Abandon,
-    /// Proves that the gateway serves the ledger from its object.
-    ProveRelease,
-    /// Puts cold ids in the place of the members.
-    Release,
+/// Makes the steps, the list of them all and their names out of one table, so that none can be missing in a list.
+macro_rules! steps {
+    ($($(#[$doc:meta])* $step:ident = $name:literal,)*) => {
+        /// A step of a job. A crash between any two leaves a state from which the next job goes on.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Step {
+            $($(#[$doc])* $step,)*
+        }
+
+        impl Step {
+            /// All steps, in the order in which a job takes them.
+            pub const ALL: [Self; [$($name),*].len()] = [$(Self::$step),*];
+
+            /// The step's name in traces.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$step => $name,)*
+                }
+            }
+        }
+    };
 }
 
-impl Step {
-    /// All steps, in the order in which a job takes them.
-    pub const ALL: [Self; 8] = [
-        Self::ReadLedger,
-        Self::ClaimAttempt,
-        Self::Upload,
-        Self::ReadBack,
-        Self::Commit,
-        Self::Abandon,
-        Self::ProveRelease,
-        Self::Release,
-    ];
-
-    /// The step's name in traces.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::ReadLedger => "read_ledger",
-            Self::ClaimAttempt => "claim_attempt",
-            Self::Upload => "upload",
-            Self::ReadBack => "read_back",
-            Self::Commit => "commit",
-            Self::Abandon => "abandon",
-            Self::ProveRelease => "prove_release",
-            Self::Release => "release",
-        }
-    }
+steps! {
+    /// Reads the ledger's record and its attempt, by proof.
+    ReadLedger = "read_ledger",
+    /// Makes the attempt, and abandons an earlier one.
+    ClaimAttempt = "claim_attempt",
+    /// Reads all entries and writes the object.
+    Upload = "upload",
+    /// Reads the object back and compares.
+    ReadBack = "read_back",
+    /// Makes the ledger's record name the object.
+    Commit = "commit",
+    /// Marks an attempt that cannot be committed.
+    Abandon = "abandon",
+    /// Proves that the gateway serves the ledger from its object.
+    ProveRelease = "prove_release",
+    /// Puts cold ids in the place of the members.
+    Release = "release",
 }
 
 /// What a job does after its observer was asked.

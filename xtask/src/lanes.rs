@@ -9,6 +9,10 @@ use crate::tidy;
 
 /// The integration test that is the simulation; it has a lane of its own.
 const SIMULATION: &str = "sim";
+/// The one that kills processes; it has a lane of its own too.
+const CRASH: &str = "crash";
+/// The variable that names the file in which the crash tests leave their counts.
+const CRASH_COUNTS: &str = "THERMOCLINE_CRASH_COUNTS";
 
 /// Which lanes to run.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -45,6 +49,7 @@ pub(crate) fn lanes(selection: Selection) -> Vec<Lane> {
         Lane { name: "test", run: tests },
         Lane { name: "bench-once", run: bench_once },
         Lane { name: "sim", run: simulation },
+        Lane { name: "crash", run: crash_lane },
     ];
     match selection {
         Selection::All => checks.into_iter().chain(tests).collect(),
@@ -67,7 +72,8 @@ fn house_rules(context: &Context<'_>, _: &mut Counts) -> Result<Outcome, String>
 
 /// Unit, property, conformance and end-to-end tests, then the examples in the documentation.
 fn tests(context: &Context<'_>, counts: &mut Counts) -> Result<Outcome, String> {
-    let targets = context.members.iter().flat_map(Member::test_targets).filter(|name| *name != SIMULATION);
+    let targets =
+        context.members.iter().flat_map(Member::test_targets).filter(|name| *name != SIMULATION && *name != CRASH);
     let named: Vec<String> = targets.flat_map(|name| ["--test".to_owned(), name.clone()]).collect();
     context.cargo("test --workspace --locked --no-fail-fast --lib --bins", &named, counts)?;
     context.cargo("test --workspace --locked --no-fail-fast --doc", &[], counts)
@@ -89,6 +95,10 @@ fn simulation(context: &Context<'_>, counts: &mut Counts) -> Result<Outcome, Str
         return Ok(Outcome::Skipped("there is no simulation yet".to_owned()));
     }
     context.cargo("test --workspace --locked --test sim", &[], counts)
+}
+
+fn crash_lane(context: &Context<'_>, counts: &mut Counts) -> Result<Outcome, String> {
+    context.cargo("test --workspace --locked --test crash", &[], counts)
 }
 
 impl Context<'_> {
@@ -119,6 +129,30 @@ pub(crate) fn simulate(root: &Path, options: &[&str]) -> Result<(), String> {
         return Err("there is no simulation: tests/sim/main.rs is missing".to_owned());
     }
     context.cargo("test --workspace --locked --test sim -- --nocapture", &[], &mut counts).map(|_| ())
+}
+
+/// `crash [--rounds N] [--seed S]`: the crash tests one after the other, with what they did in the last line.
+pub(crate) fn crash(root: &Path, options: &[&str]) -> Result<(), String> {
+    let counts_file = std::env::temp_dir().join(format!("thermocline-crash-{}", std::process::id()));
+    let mut variables = vec![(CRASH_COUNTS, counts_file.display().to_string())];
+    for pair in options.chunks(2) {
+        let (name, wanted) = match pair.first() {
+            Some(&"--rounds") => ("CRASH_ROUNDS", "a number of rounds"),
+            Some(&"--seed") => ("CRASH_SEED", "a seed"),
+            _ => return Err(format!("unknown option {:?}; use --rounds N or --seed S", pair.join(" "))),
+        };
+        let value = pair.get(1).and_then(|text| text.parse::<u64>().ok());
+        let value = value.ok_or_else(|| format!("{} needs {wanted}", pair.join(" ")))?;
+        variables.push((name, value.to_string()));
+    }
+    let context = Context { root, members: members::read(root)?, variables };
+    let words = "test --workspace --locked --test crash -- --nocapture --test-threads 1";
+    let done = context.cargo(words, &[], &mut Counts::default());
+    let told = std::fs::read_to_string(&counts_file).unwrap_or_default();
+    let _ = std::fs::remove_file(&counts_file);
+    done?;
+    println!("{told}");
+    Ok(())
 }
 
 /// `bench [NAME] [-- ARGS]`

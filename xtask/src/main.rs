@@ -17,6 +17,8 @@ cargo xtask <command>
   tidy                    house rules: manifests, arrows between crates, forbidden words, docs
   sim [--minutes N] [--seed S]
                           the simulation for N minutes of new seeds, or one seed again (also SIM_SEED=S)
+  crash [--rounds N] [--seed S]
+                          processes killed at random moments (N rounds) and at each step, full disks
   bench [NAME] [-- ARGS]  the benchmarks of hot pure code, or the one named
 
 A test that must skip a lane (a tool is missing) appends a line to the file named by THERMOCLINE_SKIPS, if that is set:
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
         ("test", []) => ci::run(&root, lanes::Selection::Tests),
         ("tidy", []) => tidy::run(&root),
         ("sim", options) => lanes::simulate(&root, options),
+        ("crash", options) => lanes::crash(&root, options),
         ("bench", options) => lanes::bench(&root, options),
         ("help" | "--help" | "-h", _) => {
             print!("{USAGE}");

@@ -1,0 +1,150 @@
+//! Processes of the program.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use crate::DEADLINE;
+use crate::counts;
+
+/// One process; killed when dropped.
+pub struct Process {
+    name: String,
+    child: Child,
+    log: PathBuf,
+    /// The line it printed when it was ready.
+    ready: String,
+}
+
+/// How a start ended.
+pub enum Started {
+    Ready(Process),
+    /// It was gone before it was ready.
+    Gone(ExitStatus),
+}
+
+impl Process {
+    /// Starts the program; standard error goes to the end of `log`.
+    pub fn start(name: &str, arguments: &[String], log: &Path) -> Self {
+        match Self::try_start(name, arguments, log) {
+            Started::Ready(process) => process,
+            Started::Gone(status) => panic!("{name} did not start: {status}\n{}", tail(log)),
+        }
+    }
+
+    pub fn try_start(name: &str, arguments: &[String], log: &Path) -> Started {
+        let mut child = command(arguments, log).stdout(Stdio::piped()).spawn().unwrap();
+        let (sender, receiver) = mpsc::channel();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        std::thread::Builder::new()
+            .name(format!("stdout of {name}"))
+            .spawn(move || {
+                let ready =
+                    lines.find_map(|line| line.ok().filter(|line| line.contains("://") || line.starts_with("ready ")));
+                let _ = sender.send(ready);
+                // Keep reading, so that the process never blocks on a full pipe.
+                lines.for_each(drop);
+            })
+            .unwrap();
+        match receiver.recv_timeout(DEADLINE) {
+            Ok(Some(ready)) => Started::Ready(Self { name: name.to_owned(), child, log: log.to_owned(), ready }),
+            Ok(None) => Started::Gone(child.wait().unwrap()),
+            Err(_) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                panic!("{name} is not ready within {DEADLINE:?}\n{}", tail(log));
+            }
+        }
+    }
+
+    /// Starts the program and kills it, ready or not.
+    pub async fn start_and_kill(name: &str, arguments: &[String], log: &Path, after: Duration) {
+        let mut child = command(arguments, log).stdout(Stdio::null()).spawn().unwrap();
+        tokio::time::sleep(after).await;
+        child.kill().unwrap();
+        let status = child.wait().unwrap();
+        assert_eq!(status.signal(), Some(9), "{name} ended by itself: {status}\n{}", tail(log));
+        counts::add(format!("kills of {name} while it starts"), 1);
+    }
+
+    /// The first URL of the ready line: where its gRPC front is.
+    pub fn endpoint(&self) -> String {
+        let word = self.ready.split_whitespace().find_map(|word| word.find("http://").map(|at| &word[at..]));
+        word.unwrap_or_else(|| panic!("no endpoint in {:?}", self.ready)).to_owned()
+    }
+
+    /// The value of `key=value` in the ready line.
+    #[allow(dead_code, reason = "roles say more than a standalone node")]
+    pub fn said(&self, key: &str) -> Option<&str> {
+        self.ready.split_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// SIGKILL, and waits until the process is gone.
+    pub fn kill9(mut self) {
+        self.child.kill().unwrap();
+        let status = self.child.wait().unwrap();
+        assert_eq!(status.signal(), Some(9), "{} ended by itself: {status}\n{}", self.name, tail(&self.log));
+        counts::add(format!("kills of {}", self.name), 1);
+    }
+
+    /// Waits for it to end by itself.
+    pub async fn ended(&mut self) -> ExitStatus {
+        let pid = self.pid();
+        let wait = async {
+            loop {
+                if let Some(status) = self.child.try_wait().unwrap() {
+                    return status;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let ended = tokio::time::timeout(DEADLINE, wait).await;
+        ended.unwrap_or_else(|_| panic!("process {pid} does not end"))
+    }
+}
+
+fn command(arguments: &[String], log: &Path) -> Command {
+    let stderr: File = OpenOptions::new().create(true).append(true).open(log).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_thermocline"));
+    for (variable, _) in std::env::vars().filter(|(variable, _)| variable.starts_with("THERMOCLINE_")) {
+        command.env_remove(variable);
+    }
+    command.args(arguments).env("THERMOCLINE_LOG", "info").env("NO_COLOR", "1").stdin(Stdio::null()).stderr(stderr);
+    command
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The end of a log, for failures.
+pub fn tail(log: &Path) -> String {
+    let text = std::fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    format!("-- end of {}:\n{}", log.display(), lines[lines.len().saturating_sub(25)..].join("\n"))
+}
+
+/// No process may have panicked, and each line of level ERROR must be one that the test expects.
+pub fn check_log(log: &Path, expected: &[&str]) {
+    let text = std::fs::read_to_string(log).unwrap_or_default();
+    for line in text.lines() {
+        assert!(!line.contains("panicked"), "a process panicked: {line}\n{}", tail(log));
+        let is_error = line.split_whitespace().nth(1) == Some("ERROR");
+        assert!(
+            !is_error || expected.iter().any(|text| line.contains(text)),
+            "an unexpected error: {line}\n{}",
+            log.display()
+        );
+    }
+}

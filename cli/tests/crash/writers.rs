@@ -1,0 +1,119 @@
+//! The load: writers that keep the acknowledgement log, readers that check what it promises, and orders to offload.
+
+use std::time::Duration;
+
+use common::rng::Rng;
+use proto::v1::Tier;
+use tonic::{Code, Status};
+
+use crate::acks::AckLog;
+use crate::calls::Calls;
+use crate::sweep;
+
+/// What writers do.
+#[derive(Clone, Copy)]
+pub struct Load {
+    /// Entries of a ledger, at most.
+    pub entries_max: u64,
+    /// Entries of a message, at most.
+    pub batch_max: u64,
+}
+
+/// Writes ledger after ledger until the node is gone.
+pub async fn write(mut calls: Calls, log: AckLog, rng: Rng, load: Load) {
+    loop {
+        if let Err(status) = write_one(&mut calls, &log, &rng, load).await {
+            expect_gone("write", &status);
+            return;
+        }
+    }
+}
+
+async fn write_one(calls: &mut Calls, log: &AckLog, rng: &Rng, load: Load) -> Result<(), Status> {
+    let ledger = calls.create().await?;
+    log.created(ledger);
+    let entries = 1 + rng.below(load.entries_max);
+    let mut appends = calls.append(ledger).await?;
+    let mut next = 0;
+    while next < entries {
+        let count = (1 + rng.below(load.batch_max)).min(entries - next);
+        appends.send((next..next + count).map(|entry| log.payload(ledger, entry)).collect()).await;
+        let end = next + count;
+        while next < end {
+            let run = appends.acknowledged().await?;
+            assert_eq!(run.first_entry_id, next, "ledger {ledger}: acknowledgements out of order");
+            log.acked(ledger, run.first_entry_id, run.count);
+            next += run.count;
+        }
+        if rng.below(4) == 0 {
+            let seen = calls.last_confirmed(ledger).await?.entry_id;
+            log.confirmed(ledger, seen, true);
+        }
+    }
+    drop(appends);
+    // Some ledgers stay open: their writer dies with the node.
+    if rng.below(5) > 0 {
+        let closed = calls.close(ledger).await?;
+        log.closed(ledger, closed.last_entry_id, closed.length);
+    }
+    Ok(())
+}
+
+/// Reads acknowledged entries, from any tier, until the node is gone.
+pub async fn read(mut calls: Calls, log: AckLog, rng: Rng) {
+    loop {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        let known: Vec<_> =
+            log.ledgers().into_iter().filter(|(_, promises)| !promises.acked.is_empty() && !promises.deleted).collect();
+        if known.is_empty() {
+            continue;
+        }
+        let (ledger, promises) = &known[rng.below(known.len() as u64) as usize];
+        let from = rng.below(promises.acked.len() as u64);
+        let to = (from + 1 + rng.below(100)).min(promises.acked.len() as u64);
+        match calls.read(*ledger, from, Some(to), Tier::Unspecified).await {
+            Ok(entries) => sweep::check_entries("a read under load", &log, *ledger, from, to, &entries),
+            Err(status) => {
+                // The confirmed end of a ledger whose writer died is found by whoever closes it.
+                let is_open = promises.closed.is_none();
+                if !(is_open && status.code() == Code::OutOfRange) {
+                    expect_gone("read", &status);
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Orders closed ledgers to be offloaded until the node is gone.
+pub async fn offload(mut calls: Calls, log: AckLog, rng: Rng) {
+    loop {
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        let known: Vec<_> =
+            log.ledgers().into_iter().filter(|(_, promises)| promises.closed.is_some() && !promises.deleted).collect();
+        if known.is_empty() {
+            continue;
+        }
+        let (ledger, _) = &known[rng.below(known.len() as u64) as usize];
+        match calls.offload(*ledger, rng.below(2) == 0).await {
+            Ok(result) => {
+                if let Some(cold) = result.cold {
+                    log.settled(*ledger, &cold.object_key);
+                }
+            }
+            Err(status) => {
+                expect_gone("offload", &status);
+                return;
+            }
+        }
+    }
+}
+
+/// A killed process shows as a broken connection or an outcome nobody knows. Anything else is a violation.
+fn expect_gone(doing: &str, status: &Status) {
+    let gone = matches!(
+        status.code(),
+        Code::Unavailable | Code::Unknown | Code::Internal | Code::Cancelled | Code::Aborted | Code::DeadlineExceeded
+    );
+    assert!(gone, "{doing}: {status:?}");
+}
