@@ -25,6 +25,10 @@ impl Version {
     pub(crate) const fn new(revision: u64) -> Self {
         Self(revision)
     }
+
+    pub(crate) const fn raw(self) -> u64 {
+        self.0
+    }
 }
 
 impl fmt::Display for Version {

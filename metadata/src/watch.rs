@@ -106,13 +106,7 @@ impl Hub {
     pub(crate) fn publish(&self, changes: &[(Key, Option<Version>)]) {
         locked(&self.watchers).retain(|(prefix, watcher)| {
             let Some(watcher) = watcher.upgrade() else { return false };
-            let mut backlog = locked(&watcher);
-            for (key, state) in changes {
-                if key == prefix || key.below(prefix).is_some() {
-                    backlog.push(key, *state, self.backlog_keys_max);
-                }
-            }
-            backlog.wake();
+            locked(&watcher).take_in(prefix, changes, self.backlog_keys_max);
             true
         });
     }
@@ -130,7 +124,45 @@ impl Drop for Hub {
     }
 }
 
+/// The backlog of one watcher, for a driver whose changes come from a server: a task of its own fills it.
+#[derive(Debug)]
+pub(crate) struct Relay {
+    prefix: Key,
+    backlog: Arc<Mutex<Backlog>>,
+}
+
+impl Relay {
+    /// The end that is filled, and the stream of what it tells about `prefix`.
+    pub(crate) fn new(prefix: Key) -> (Self, impl Stream<Item = WatchEvent> + Send + 'static) {
+        let backlog = Arc::new(Mutex::new(Backlog::default()));
+        (Self { prefix, backlog: Arc::clone(&backlog) }, Events(backlog))
+    }
+
+    /// Tells changes, in the order in which they came; keys outside of the prefix are left out.
+    pub(crate) fn publish(&self, changes: &[(Key, Option<Version>)]) {
+        locked(&self.backlog).take_in(&self.prefix, changes, BACKLOG_KEYS_MAX);
+    }
+}
+
+/// Nobody fills it any more: what is told already stays told, then the watcher learns that the rest is lost.
+impl Drop for Relay {
+    fn drop(&mut self) {
+        let mut backlog = locked(&self.backlog);
+        backlog.lost = true;
+        backlog.wake();
+    }
+}
+
 impl Backlog {
+    fn take_in(&mut self, prefix: &Key, changes: &[(Key, Option<Version>)], keys_max: usize) {
+        for (key, state) in changes {
+            if key == prefix || key.below(prefix).is_some() {
+                self.push(key, *state, keys_max);
+            }
+        }
+        self.wake();
+    }
+
     fn push(&mut self, key: &Key, state: Option<Version>, keys_max: usize) {
         if self.lost {
             return;

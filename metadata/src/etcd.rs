@@ -1,0 +1,281 @@
+//! The store of a cluster: etcd, version 3.4 or later.
+//!
+//! Layout: a key is etcd's key behind the URI's root, a version is its *mod revision*, a lease is etcd's lease.
+//! Consistency: a commit is one transaction of etcd. A proof is a linearizable read. A hint may come from a member that lags or is
+//! cut off, but never from before what this store has already shown: it remembers the highest revision it has seen and asks for
+//! a proof instead when a hint is older. So *watch, then list* misses nothing, whichever members answer.
+//! Retries and failures: see `links` (who is asked, and how often) and `fault` (what an error says about a commit).
+//! Crash: nothing is kept here. Leases of a process that died end by themselves.
+
+mod fault;
+mod links;
+mod names;
+mod request;
+mod target;
+mod watching;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use common::rng::Rng;
+use etcd_client::{Error as ClientError, GetOptions, GetResponse};
+use tokio::time::Instant;
+
+use crate::engine::Page;
+use crate::{
+    CommitError, Committed, Error, ErrorKind, Key, LeaseId, MetadataStore, Transaction, Versioned, WatchStream,
+};
+use fault::{Failure, Verdict};
+use links::{From, Links};
+use names::Names;
+use request::Answer;
+pub(crate) use target::{Access, Target};
+
+/// How long [`EtcdStore::open`] waits for a first answer: etcd may be starting as we are.
+const OPEN_DEADLINE: Duration = Duration::from_secs(5);
+const OPEN_POLL: Duration = Duration::from_millis(100);
+
+/// The longest answer to a listing. Longer ones are not taken in; fewer rows are asked for then.
+const LISTING_BYTES_MAX: usize = 8 << 20;
+/// The most rows asked for at once.
+const LISTING_ROWS_MAX: usize = 4096;
+const LISTING_ROWS_BEGIN: usize = 512;
+
+/// A store in etcd.
+pub struct EtcdStore {
+    shared: Arc<Shared>,
+    /// How many rows of a listing fit into an answer, as it went so far.
+    listing_rows: AtomicUsize,
+}
+
+/// What the store and its watches use together.
+struct Shared {
+    links: Links,
+    names: Names,
+    /// The highest revision that anything told by this store reflects.
+    seen: AtomicI64,
+    rng: Rng,
+}
+
+impl Shared {
+    fn learn(&self, revision: i64) {
+        self.seen.fetch_max(revision, Ordering::AcqRel);
+    }
+
+    /// A read as a proof.
+    async fn prove(&self, what: &str, name: &[u8], options: &GetOptions) -> Result<GetResponse, Failure> {
+        let response = self.links.repeatable(what, From::Led, read(name, options)).await?;
+        self.learn(revision_of(&response));
+        Ok(response)
+    }
+
+    /// A read as a hint: of the nearest member if it is not behind what was told already.
+    async fn hint(&self, what: &str, name: &[u8], options: &GetOptions) -> Result<GetResponse, Failure> {
+        let seen = self.seen.load(Ordering::Acquire);
+        let local = options.clone().with_serializable();
+        let response = self.links.repeatable(what, From::Any, read(name, &local)).await?;
+        if revision_of(&response) < seen {
+            return self.prove(what, name, options).await;
+        }
+        self.learn(revision_of(&response));
+        Ok(response)
+    }
+}
+
+fn revision_of(response: &GetResponse) -> i64 {
+    response.header().map_or(0, etcd_client::ResponseHeader::revision)
+}
+
+fn read(
+    name: &[u8],
+    options: &GetOptions,
+) -> impl Fn(etcd_client::Client) -> futures::future::BoxFuture<'static, Result<GetResponse, ClientError>> {
+    move |client| {
+        let (name, options) = (name.to_vec(), options.clone());
+        Box::pin(async move {
+            let mut rows = client.kv_client().max_decoding_message_size(LISTING_BYTES_MAX);
+            rows.get(name, Some(options)).await
+        })
+    }
+}
+
+fn first_row(mut response: GetResponse) -> Option<Versioned> {
+    response.take_kvs().into_iter().next().map(request::versioned)
+}
+
+impl EtcdStore {
+    /// Opens `etcd://host:port,host:port/root`, or `etcds://` for TLS, and waits for a first answer. User, password and
+    /// certificates come from the environment, see `docs/operations/etcd.md`.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for a URI that cannot be read and for credentials that etcd refuses, [`ErrorKind::Unavailable`]
+    /// when no endpoint answered in time.
+    pub async fn open(uri: &str) -> Result<Self, Error> {
+        Self::open_as(Target::parse(uri)?, Access::from_environment()?).await
+    }
+
+    pub(crate) async fn open_as(target: Target, access: Access) -> Result<Self, Error> {
+        let names = Names::new(target.root.clone());
+        let links = Links::new(target, access);
+        let shared = Arc::new(Shared { links, names, seen: AtomicI64::new(0), rng: watching::rng() });
+        let store = Self { shared, listing_rows: AtomicUsize::new(LISTING_ROWS_BEGIN) };
+        store.wait_for_answer().await?;
+        Ok(store)
+    }
+
+    async fn wait_for_answer(&self) -> Result<(), Error> {
+        let shared = &self.shared;
+        let give_up = Instant::now() + OPEN_DEADLINE;
+        let (name, options) = (shared.names.probe(), GetOptions::new().with_count_only());
+        loop {
+            let asked = tokio::time::timeout_at(give_up, shared.prove("open metadata", &name, &options));
+            let failure = match asked.await {
+                Ok(Ok(_)) => return Ok(()),
+                Ok(Err(failure)) => Some(failure),
+                Err(_) => None,
+            };
+            let cause = match failure {
+                Some(failure) if !failure.is_passing() => {
+                    let what = "open metadata: etcd refuses this user; check THERMOCLINE_ETCD_USER and _PASSWORD, and that \
+                                the user may read and write below the root";
+                    return Err(Error::new(ErrorKind::Invalid, what).caused_by(failure.error));
+                }
+                Some(failure) if Instant::now() + OPEN_POLL < give_up => {
+                    tracing::debug!(error = %failure.error, "etcd does not answer yet");
+                    tokio::time::sleep(OPEN_POLL).await;
+                    continue;
+                }
+                other => other.map(|failure| failure.error),
+            };
+            let message = format!(
+                "open metadata: no etcd answers at {} within {} s; check that it runs, that most of its members do, and that \
+                 this is the port for clients",
+                shared.links.endpoints(),
+                OPEN_DEADLINE.as_secs(),
+            );
+            let error = Error::new(ErrorKind::Unavailable, message);
+            return Err(match cause {
+                Some(cause) => error.caused_by(cause),
+                None => error,
+            });
+        }
+    }
+}
+
+#[async_trait]
+impl MetadataStore for EtcdStore {
+    async fn get(&self, key: &Key) -> Result<Option<Versioned>, Error> {
+        let shared = &self.shared;
+        let response = shared.hint(&format!("get metadata {key}"), &shared.names.name(key), &GetOptions::new()).await;
+        response.map(first_row).map_err(|failure| failure.error)
+    }
+
+    async fn get_quorum(&self, key: &Key) -> Result<Option<Versioned>, Error> {
+        let shared = &self.shared;
+        let response = shared.prove(&format!("get metadata {key}"), &shared.names.name(key), &GetOptions::new()).await;
+        response.map(first_row).map_err(|failure| failure.error)
+    }
+
+    async fn commit(&self, transaction: Transaction) -> Result<Committed, CommitError> {
+        transaction.validate().map_err(CommitError::NotDone)?;
+        let shared = &self.shared;
+        let txn = request::build(&shared.names, &transaction);
+        let call = |client: etcd_client::Client| {
+            let txn = txn.clone();
+            async move { client.kv_client().max_decoding_message_size(request::ANSWER_BYTES_MAX).txn(txn).await }
+        };
+        let response = shared.links.once("commit metadata", call).await.map_err(Failure::of_commit)?;
+        let Some(answer) = Answer::read(&response, transaction.ops().len()) else {
+            let message = "commit metadata: etcd's answer does not fit the request";
+            return Err(CommitError::Unknown(Error::new(ErrorKind::Damaged, message)));
+        };
+        shared.learn(answer.revision);
+        answer.settle(&transaction)
+    }
+
+    async fn list(&self, prefix: &Key, after: Option<&Key>, limit: usize) -> Result<Vec<(Key, Versioned)>, Error> {
+        if limit == 0 {
+            return Err(Error::new(ErrorKind::Invalid, "list keys: the limit is 0"));
+        }
+        let shared = &self.shared;
+        let Some(mut span) = shared.names.below(prefix, after) else { return Ok(Vec::new()) };
+        let what = format!("list metadata below {prefix}");
+        loop {
+            let rows = self.listing_rows.load(Ordering::Relaxed).clamp(1, LISTING_ROWS_MAX);
+            let asked = rows.min(limit);
+            let options =
+                GetOptions::new().with_range(span.end.clone()).with_limit(i64::try_from(asked).unwrap_or(i64::MAX));
+            let mut response = match shared.hint(&what, &span.from, &options).await {
+                Ok(response) => response,
+                Err(failure) if failure.verdict == Verdict::TooLong && asked > 1 => {
+                    self.listing_rows.store((asked / 4).max(1), Ordering::Relaxed);
+                    continue;
+                }
+                Err(failure) => return Err(failure.error),
+            };
+            let more = response.more();
+            let found = response.take_kvs();
+            let bytes: usize = found.iter().map(|row| row.key().len() + row.value().len()).sum();
+            if found.len() == rows && bytes < LISTING_BYTES_MAX / 4 {
+                self.listing_rows.store(rows * 2, Ordering::Relaxed);
+            }
+            if let Some(last) = found.last() {
+                span.from = [last.key(), b"\0"].concat();
+            }
+            let mut page = Page::default();
+            for row in found {
+                // Names that are no keys are someone else's.
+                let Some(key) = shared.names.key(row.key()) else { continue };
+                if !page.push(key, request::versioned(row), limit) {
+                    break;
+                }
+            }
+            if !page.rows.is_empty() || !more {
+                return Ok(page.rows);
+            }
+        }
+    }
+
+    async fn watch(&self, prefix: &Key) -> Result<WatchStream, Error> {
+        watching::start(&self.shared, prefix).await
+    }
+
+    async fn grant_lease(&self, ttl: Duration) -> Result<LeaseId, Error> {
+        let seconds = names::ttl_seconds(ttl)?;
+        // Should an answer be lost, the lease it told of holds nothing and ends by itself.
+        let call = |client: etcd_client::Client| async move { client.lease_client().grant(seconds, None).await };
+        let granted = self.shared.links.repeatable("grant lease", From::Led, call).await;
+        granted.map(|granted| LeaseId::new(granted.id().cast_unsigned())).map_err(|failure| failure.error)
+    }
+
+    async fn keep_alive(&self, lease: LeaseId) -> Result<(), Error> {
+        let call = |client: etcd_client::Client| async move {
+            match client.lease_client().keep_alive(lease.raw().cast_signed()).await {
+                Ok(_) => Ok(true),
+                Err(ClientError::LeaseKeepAliveError(reason)) if reason == "lease not found" => Ok(false),
+                Err(error) => Err(error),
+            }
+        };
+        match self.shared.links.repeatable("keep lease alive", From::Led, call).await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Error::new(ErrorKind::LeaseGone, format!("use lease {lease}: it has ended"))),
+            Err(failure) => Err(failure.error),
+        }
+    }
+
+    async fn revoke(&self, lease: LeaseId) -> Result<(), Error> {
+        let call =
+            |client: etcd_client::Client| async move { client.lease_client().revoke(lease.raw().cast_signed()).await };
+        match self.shared.links.repeatable("revoke lease", From::Led, call).await {
+            Ok(_) => Ok(()),
+            Err(failure) if failure.error.kind() == ErrorKind::LeaseGone => Ok(()),
+            Err(failure) => Err(failure.error),
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

@@ -1,0 +1,129 @@
+//! Which etcd: the URI, and what stands in the environment because it does not belong into a URI.
+
+use std::fmt;
+
+use etcd_client::{Certificate, ConnectOptions, Identity, TlsOptions};
+
+use crate::{Error, ErrorKind, Key};
+
+const PORT: u16 = 2379;
+
+const USER: &str = "THERMOCLINE_ETCD_USER";
+const PASSWORD: &str = "THERMOCLINE_ETCD_PASSWORD";
+const CA_FILE: &str = "THERMOCLINE_ETCD_CA_FILE";
+const CERT_FILE: &str = "THERMOCLINE_ETCD_CERT_FILE";
+const KEY_FILE: &str = "THERMOCLINE_ETCD_KEY_FILE";
+
+/// Endpoints and root, as in `etcd://host:port,host:port/root`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Target {
+    /// `host:port`, at least one.
+    pub(crate) endpoints: Vec<String>,
+    /// Put before every key: empty, or a path that begins with a slash.
+    pub(crate) root: String,
+    pub(crate) tls: bool,
+}
+
+impl Target {
+    /// Takes a URI apart. Messages never repeat one that holds a password.
+    pub(crate) fn parse(uri: &str) -> Result<Self, Error> {
+        let refuse = |fault: &str| Err(Error::new(ErrorKind::Invalid, format!("read etcd URI: {fault}")));
+        let (tls, place) = match (uri.strip_prefix("etcd://"), uri.strip_prefix("etcds://")) {
+            (Some(place), _) => (false, place),
+            (None, Some(place)) => (true, place),
+            (None, None) => return refuse("it does not begin with etcd:// or etcds://"),
+        };
+        if place.contains('@') {
+            return refuse(&format!(
+                "it names a user; secrets do not belong in URIs, put them into the environment as {USER} and {PASSWORD}"
+            ));
+        }
+        if place.contains(['?', '#']) {
+            return refuse(&format!("{uri:?} has options, etcd takes none"));
+        }
+        let (hosts, root) = place.find('/').map_or((place, ""), |slash| place.split_at(slash));
+        let root = root.trim_end_matches('/');
+        if !root.is_empty() {
+            Key::new(root)
+                .map_err(|error| Error::new(ErrorKind::Invalid, "read etcd URI: its root").caused_by(error))?;
+        }
+        let mut endpoints = Vec::new();
+        for host in hosts.split(',') {
+            let Some(endpoint) = endpoint(host) else {
+                return refuse(&format!("{host:?} is no host:port, as in etcd://10.0.0.1:2379,10.0.0.2:2379/root"));
+            };
+            endpoints.push(endpoint);
+        }
+        Ok(Self { endpoints, root: root.to_owned(), tls })
+    }
+}
+
+/// `host:port` with the port that etcd's clients use by default; `None` for what is neither.
+fn endpoint(text: &str) -> Option<String> {
+    let (host, port) = match text.rsplit_once(':') {
+        // An address of IPv6 without a port ends in its bracket.
+        Some((host, port)) if !port.ends_with(']') => (host, port.parse().ok()?),
+        _ => (text, PORT),
+    };
+    let plain = !host.is_empty() && !host.contains(|c: char| c.is_whitespace() || c.is_control() || c == ':');
+    let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let fits = bracketed.map_or(plain, |address| address.parse::<std::net::Ipv6Addr>().is_ok());
+    (fits && port != 0).then(|| format!("{host}:{port}"))
+}
+
+/// Who we are to etcd, and whom we trust.
+#[derive(Clone, Default)]
+pub(crate) struct Access {
+    pub(crate) user: Option<(String, String)>,
+    /// PEM texts.
+    pub(crate) ca: Option<Vec<u8>>,
+    pub(crate) identity: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+/// Shows no secret.
+impl fmt::Debug for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Access").field("user", &self.user.as_ref().map(|(user, _)| user)).finish_non_exhaustive()
+    }
+}
+
+impl Access {
+    pub(crate) fn from_environment() -> Result<Self, Error> {
+        Self::from_variables(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+    }
+
+    pub(super) fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<Self, Error> {
+        let invalid = |message: String| Error::new(ErrorKind::Invalid, message);
+        let pair = |first: &str, second: &str| match (variable(first), variable(second)) {
+            (Some(one), Some(two)) => Ok(Some((one, two))),
+            (None, None) => Ok(None),
+            _ => Err(invalid(format!("read the environment: {first} and {second} go together, one is missing"))),
+        };
+        let file = |name: &str, path: &str| {
+            std::fs::read(path).map_err(|error| invalid(format!("read {path:?} named by {name}")).caused_by(error))
+        };
+        let ca = variable(CA_FILE).map(|path| file(CA_FILE, &path)).transpose()?;
+        let identity = pair(CERT_FILE, KEY_FILE)?
+            .map(|(cert, key)| Ok::<_, Error>((file(CERT_FILE, &cert)?, file(KEY_FILE, &key)?)))
+            .transpose()?;
+        Ok(Self { user: pair(USER, PASSWORD)?, ca, identity })
+    }
+
+    pub(super) fn apply(&self, mut options: ConnectOptions, tls: bool) -> ConnectOptions {
+        if let Some((user, password)) = &self.user {
+            // A token ends with the member that gave it. Asking anew is safe for every call: etcd looks at the token first.
+            options = options.with_user(user, password).with_auto_token_refresh(true);
+        }
+        if tls {
+            let mut tls = match &self.ca {
+                Some(ca) => TlsOptions::new().ca_certificate(Certificate::from_pem(ca)),
+                None => TlsOptions::new().with_native_roots(),
+            };
+            if let Some((cert, key)) = &self.identity {
+                tls = tls.identity(Identity::from_pem(cert, key));
+            }
+            options = options.with_tls(tls);
+        }
+        options
+    }
+}
