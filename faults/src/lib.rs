@@ -1,6 +1,23 @@
 //! Proxies that fail on purpose, a model of a slow object store, and an S3 server in this process: what tests and benchmarks put
 //! between the product and the services it talks to.
+//!
+//! - [`tcp::Proxy`] stands before metadata or a bookie and knows only bytes: delay, refuse, reset, swallow replies, stall, cut.
+//! - [`http::Proxy`] stands before an object store and knows its requests: the n-th part of an upload fails before or after it was
+//!   applied, with a status, a lost reply, half a body, or an error in a reply that says 200. It logs every request.
+//! - [`s3::Server`] is an object store that keeps its objects in memory and whose conditional writes are atomic.
+//! - [`Etcd`] is a real etcd of its own, when the program is installed.
+//! - [`model::StoreModel`] says how long a store takes to answer, from a seed.
+//!
+//! Everything listens on a free port of 127.0.0.1, changes its behaviour while it runs, and is gone when it is dropped: no task, no
+//! socket is left.
+//!
+//! **Invariant:** the product links this crate for its benchmarks only; nothing on a production path goes through it.
 
 mod etcd;
+pub mod http;
+pub mod model;
+mod pace;
+pub mod s3;
+pub mod tcp;
 
 pub use etcd::{Etcd, EtcdCluster, EtcdError};
