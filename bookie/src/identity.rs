@@ -41,6 +41,19 @@ pub(crate) struct Identity {
     new: bool,
 }
 
+/// The id of the bookie whose data is in `dir`; `None` for a directory that is not a bookie's yet.
+///
+/// # Errors
+/// When its cookie cannot be read.
+pub async fn known_id(disk: &dyn Disk, dir: &Path) -> Result<Option<BookieId>, Error> {
+    for name in [VERSION_FILE, INTENT_FILE] {
+        if let Some(cookie) = read_cookie(disk, &dir.join(name)).await? {
+            return Ok(Some(cookie.bookie));
+        }
+    }
+    Ok(None)
+}
+
 /// Compares directory, metadata and configuration.
 ///
 /// # Errors

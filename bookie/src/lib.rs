@@ -36,6 +36,7 @@ pub use collector::CollectReport;
 pub use config::{BookieConfig, SyncMode};
 pub use disk::{Disk, LocalDisk, MemoryDisk};
 pub use error::{Error, ErrorKind};
+pub use identity::known_id;
 pub use store::BookieState;
 
 #[cfg(test)]

@@ -33,7 +33,9 @@ fn mode(state: &BookieState) -> Mode {
 impl Registration {
     /// Registers for the first time. The registration of a process that just died ends by itself, so a taken id is waited for.
     pub(crate) async fn begin(&mut self) -> Result<LeaseId, Error> {
-        let deadline = Instant::now() + self.ttl * 2 + Duration::from_secs(5);
+        let patience = self.ttl * 2 + Duration::from_secs(5);
+        let deadline = Instant::now() + patience;
+        let mut told = false;
         loop {
             let failed = match self.try_begin().await {
                 Ok(lease) => return Ok(lease),
@@ -42,7 +44,14 @@ impl Registration {
             if Instant::now() >= deadline {
                 return Err(failed);
             }
-            tracing::debug!(error = &failed as &dyn std::error::Error, "registration is tried again");
+            if !std::mem::replace(&mut told, true) {
+                let error = &failed as &dyn std::error::Error;
+                tracing::info!(
+                    bookie = %self.id,
+                    error,
+                    "not registered yet; the registration of a process that died ends with its lease, waiting up to {patience:?}"
+                );
+            }
             tokio::time::sleep(RETRY).await;
         }
     }
@@ -70,40 +79,55 @@ impl Registration {
         Bookies::new(self.store.clone()).register_as(&self.id, &self.info, lease, mode).await.map(|_| ())
     }
 
-    /// Keeps the registration alive and true until the bookie stops.
+    /// Shows that the bookie lives; registers where that is not so, or where it is not known to be so.
+    async fn beat(&mut self, lease: &mut LeaseId, registered: bool) -> Result<(), Error> {
+        match self.store.keep_alive(*lease).await {
+            Ok(()) if registered => Ok(()),
+            Ok(()) => self.register(*lease).await.map_err(|error| Error::metadata("register", error)),
+            Err(error) if error.kind() == metadata::ErrorKind::LeaseGone => {
+                *lease = self.try_begin().await?;
+                Ok(())
+            }
+            Err(error) => Err(Error::metadata("keep the registration", error)),
+        }
+    }
+
+    /// Keeps the registration alive and true until the bookie stops. While metadata is away the bookie serves on; the registration
+    /// is kept if it comes back within the lease's life, and made anew otherwise.
     pub(crate) async fn run(mut self, mut lease: LeaseId, tasks: TaskTree) {
+        let (mut kept, mut told) = (Instant::now(), false);
+        let (mut registered, mut pause) = (true, self.ttl / 3);
         loop {
-            let alive = tokio::select! {
+            tokio::select! {
                 biased;
                 () = tasks.stopping() => break,
                 changed = self.state.changed() => {
                     if changed.is_err() {
                         break;
                     }
-                    self.register(lease).await.is_ok()
+                    registered = false;
                 }
-                () = tokio::time::sleep(self.ttl / 3) => self.store.keep_alive(lease).await.is_ok(),
-            };
-            if alive {
-                continue;
+                () = tokio::time::sleep(pause) => {}
             }
-            // The lease may be gone, and the registration with it; a new one needs a new lease.
-            let _ = self.store.revoke(lease).await;
-            lease = loop {
-                match self.try_begin().await {
-                    Ok(lease) => break lease,
-                    Err(error) => {
-                        tracing::warn!(
-                            error = &error as &dyn std::error::Error,
-                            "the registration is lost, and tried again"
-                        );
+            let asked = Instant::now();
+            match self.beat(&mut lease, registered).await {
+                Ok(()) => {
+                    if std::mem::take(&mut told) {
+                        tracing::info!(bookie = %self.id, "registered again");
+                    }
+                    (kept, registered, pause) = (asked, true, self.ttl / 3);
+                }
+                Err(error) => {
+                    (registered, pause) = (false, RETRY);
+                    let error = &error as &dyn std::error::Error;
+                    // Until then the registration stands.
+                    if kept.elapsed() >= self.ttl && !std::mem::replace(&mut told, true) {
+                        tracing::warn!(bookie = %self.id, error, "the registration is lost; the bookie serves on and registers again as soon as it can");
+                    } else {
+                        tracing::debug!(bookie = %self.id, error, "the registration is tried again");
                     }
                 }
-                tokio::select! {
-                    () = tasks.stopping() => return,
-                    () = tokio::time::sleep(RETRY) => {}
-                }
-            };
+            }
         }
         if let Err(error) = self.store.revoke(lease).await {
             tracing::debug!(error = &error as &dyn std::error::Error, "the registration ends by itself");

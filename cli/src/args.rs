@@ -62,6 +62,33 @@ pub enum Command {
     /// Needs no configuration: data goes to ./thermocline-data, the gRPC front listens on loopback. Stop it with Ctrl-C; all that
     /// was acknowledged is there at the next start.
     Standalone(StandaloneArgs),
+    /// Run a bookie: a storage node of a cluster, which keeps the recent ledgers.
+    ///
+    /// A cluster needs at least three, an etcd, a gateway and an offloader; for one machine `thermocline standalone` has all of it
+    /// in one process. When the bookie serves it prints: ready role=bookie id=… address=…
+    ///
+    /// Example:
+    ///   thermocline bookie --id bookie-1 --dir /data/bookie-1 --listen 10.0.0.1:3181 --metadata etcd://10.0.0.9:2379
+    #[command(verbatim_doc_comment)]
+    Bookie(BookieArgs),
+    /// Run a gateway: the gRPC front that writes ledgers and reads them from whichever tier holds them.
+    ///
+    /// Any number may run side by side. A ledger's writer lives in the gateway that created it; every gateway reads all ledgers, and
+    /// closes one whose writer is gone. When the gateway serves it prints: ready role=gateway id=… endpoint=…
+    ///
+    /// Example:
+    ///   thermocline gateway --listen 10.0.0.4:9600 --metadata etcd://10.0.0.9:2379 --cold s3://bucket/prefix
+    #[command(verbatim_doc_comment)]
+    Gateway(GatewayArgs),
+    /// Run an offloader: it settles closed ledgers into the object store and releases them from the bookies.
+    ///
+    /// Any number may run side by side: they share the work, and one takes over what another left when it died. A release is proved
+    /// through a gateway, so one must run. When the offloader serves it prints: ready role=offloader endpoint=…
+    ///
+    /// Example:
+    ///   thermocline offloader --listen 10.0.0.5:9610 --metadata etcd://10.0.0.9:2379 --cold s3://bucket/prefix
+    #[command(verbatim_doc_comment)]
+    Offloader(OffloaderArgs),
     /// Create, write, close, read, show, list and remove ledgers.
     #[command(subcommand)]
     Ledger(LedgerCommand),
@@ -150,6 +177,136 @@ pub struct StandaloneArgs {
     /// The configuration.
     #[command(flatten)]
     pub config: ConfigArgs,
+}
+
+/// `thermocline bookie`.
+#[derive(Debug, Clone, Args)]
+pub struct BookieArgs {
+    /// The bookie's id, for life [default: the one its directory has; for a new directory the address it registers]
+    #[arg(long, value_name = "NAME")]
+    pub id: Option<String>,
+    /// Where the bookie keeps its data [default: thermocline-bookie]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// The cluster's metadata [default: etcd://127.0.0.1:2379]
+    ///
+    /// etcd://host:port[,host:port…][/root], etcds:// with TLS. embedded:/path is for one process only and serves to try a bookie
+    /// alone.
+    #[arg(long, value_name = "URI")]
+    pub metadata: Option<String>,
+    /// The address it listens on, for clients of the BookKeeper protocol [default: 127.0.0.1:3181]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub listen: Option<String>,
+    /// The address of metrics and health over HTTP, or off [default: loopback at the port behind that of --listen]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub admin: Option<String>,
+    /// The address it registers, where clients reach it. Needed with --listen 0.0.0.0 [default: the one it listens on]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub advertise: Option<String>,
+    /// The configuration.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+}
+
+/// `thermocline gateway`.
+#[derive(Debug, Clone, Args)]
+pub struct GatewayArgs {
+    /// The name it registers [default: host and port of its endpoint]
+    #[arg(long, value_name = "NAME")]
+    pub id: Option<String>,
+    /// The cluster's metadata [default: etcd://127.0.0.1:2379]
+    ///
+    /// etcd://host:port[,host:port…][/root], etcds:// with TLS.
+    #[arg(long, value_name = "URI")]
+    pub metadata: Option<String>,
+    /// The cluster's object store, the same for all roles: s3://…, gs://…, az://…, or file:///path for a folder they all reach.
+    #[arg(long, value_name = "URL")]
+    pub cold: Option<Url>,
+    /// The address of the gRPC front [default: 127.0.0.1:9600]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub listen: Option<String>,
+    /// The address of metrics and health over HTTP, or off [default: loopback at the port behind that of --listen]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub admin: Option<String>,
+    /// The address it registers, where offloaders reach it. Needed with --listen 0.0.0.0 [default: the one it listens on]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub advertise: Option<String>,
+    /// The configuration.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+}
+
+/// `thermocline offloader`.
+#[derive(Debug, Clone, Args)]
+pub struct OffloaderArgs {
+    /// The cluster's metadata [default: etcd://127.0.0.1:2379]
+    ///
+    /// etcd://host:port[,host:port…][/root], etcds:// with TLS.
+    #[arg(long, value_name = "URI")]
+    pub metadata: Option<String>,
+    /// The cluster's object store, the same for all roles: s3://…, gs://…, az://…, or file:///path for a folder they all reach.
+    #[arg(long, value_name = "URL")]
+    pub cold: Option<Url>,
+    /// The address of the gRPC front, for orders and status [default: 127.0.0.1:9610]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub listen: Option<String>,
+    /// The address of metrics and health over HTTP, or off [default: loopback at the port behind that of --listen]
+    #[arg(long, value_name = "HOST:PORT")]
+    pub admin: Option<String>,
+    /// Kill this process with SIGKILL at a step of the offload protocol: before:STEP or after:STEP. For crash tests.
+    #[arg(long, value_name = "WHEN:STEP[:N]", hide = true)]
+    pub kill_at: Option<KillAt>,
+    /// The configuration.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+}
+
+/// The settings that flags give, by key; those of flags that were not given are left to file and environment.
+fn flags<'a>(given: impl IntoIterator<Item = (&'a str, Option<String>)>) -> Vec<(String, String)> {
+    given.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
+}
+
+impl BookieArgs {
+    /// The settings that the flags give.
+    #[must_use]
+    pub fn flags(&self) -> Vec<(String, String)> {
+        flags([
+            ("id", self.id.clone()),
+            ("dir", self.dir.as_ref().map(|dir| dir.display().to_string())),
+            ("metadata", self.metadata.clone()),
+            ("listen", self.listen.clone()),
+            ("admin", self.admin.clone()),
+            ("advertise", self.advertise.clone()),
+        ])
+    }
+}
+
+impl GatewayArgs {
+    /// The settings that the flags give.
+    #[must_use]
+    pub fn flags(&self) -> Vec<(String, String)> {
+        flags([
+            ("id", self.id.clone()),
+            ("metadata", self.metadata.clone()),
+            ("cold", self.cold.as_ref().map(Url::to_string)),
+            ("listen", self.listen.clone()),
+            ("admin", self.admin.clone()),
+            ("advertise", self.advertise.clone()),
+        ])
+    }
+}
+
+impl OffloaderArgs {
+    /// The settings that the flags give.
+    #[must_use]
+    pub fn flags(&self) -> Vec<(String, String)> {
+        flags([
+            ("metadata", self.metadata.clone()),
+            ("cold", self.cold.as_ref().map(Url::to_string)),
+            ("listen", self.listen.clone()),
+            ("admin", self.admin.clone()),
+        ])
+    }
 }
 
 /// How to reach a running node.
@@ -354,6 +511,19 @@ pub enum OffloadCommand {
     },
 }
 
+/// What a process of Thermocline is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Role {
+    /// All roles in one process.
+    Standalone,
+    /// A storage node.
+    Bookie,
+    /// The gRPC front.
+    Gateway,
+    /// Settles and releases ledgers.
+    Offloader,
+}
+
 /// `thermocline config …`.
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
@@ -362,6 +532,9 @@ pub enum ConfigCommand {
     /// Environment variables are THERMOCLINE_ and the key in capitals with two underscores for each dot:
     /// THERMOCLINE_OFFLOADER__HOT_RETENTION=1h sets offloader.hot_retention.
     Show {
+        /// Whose configuration: that of a standalone node, or of one role of a cluster.
+        #[arg(long, value_enum, default_value_t = Role::Standalone)]
+        role: Role,
         /// The configuration.
         #[command(flatten)]
         config: ConfigArgs,

@@ -14,8 +14,11 @@ use crate::args::{Cli, Command, LogFormat};
 
 /// Runs one command to its end.
 pub async fn run(cli: Cli) -> Result<(), Fault> {
-    let quiet_by_default = !matches!(cli.command, Command::Standalone(_));
-    let filter = cli.log.unwrap_or_else(|| if quiet_by_default { "error".to_owned() } else { "info".to_owned() });
+    let serves = matches!(
+        cli.command,
+        Command::Standalone(_) | Command::Bookie(_) | Command::Gateway(_) | Command::Offloader(_)
+    );
+    let filter = cli.log.unwrap_or_else(|| if serves { "info".to_owned() } else { "error".to_owned() });
     let format = match cli.log_format {
         LogFormat::Text => common::telemetry::LogFormat::Text,
         LogFormat::Json => common::telemetry::LogFormat::Json,
@@ -24,6 +27,9 @@ pub async fn run(cli: Cli) -> Result<(), Fault> {
     match cli.command {
         Command::Demo(args) => crate::demo::run(args).await,
         Command::Standalone(args) => standalone::run(args).await,
+        Command::Bookie(args) => crate::roles::run_bookie(args).await,
+        Command::Gateway(args) => crate::roles::run_gateway(args).await,
+        Command::Offloader(args) => crate::roles::run_offloader(args).await,
         Command::Ledger(command) => ledger::run(command).await,
         Command::Offload(command) => offload::run(command).await,
         Command::Status(remote) => status::run(remote).await,

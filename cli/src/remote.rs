@@ -3,14 +3,47 @@
 use std::time::Duration;
 
 use proto::v1::ledgers_client::LedgersClient;
+use proto::v1::ledgers_server::LedgersServer;
 use proto::v1::tiering_client::TieringClient;
+use proto::v1::tiering_server::TieringServer;
+use tonic::server::NamedService as _;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
 
 use crate::Fault;
 use crate::fault::chain;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What a command needs from an endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Service {
+    /// Writes and reads ledgers: gateways and standalone nodes.
+    Ledgers,
+    /// Orders and status: offloaders and standalone nodes.
+    Tiering,
+}
+
+impl Service {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Ledgers => LedgersServer::<()>::NAME,
+            Self::Tiering => TieringServer::<()>::NAME,
+        }
+    }
+
+    /// What to say about an endpoint that does not have it.
+    fn missing(self) -> &'static str {
+        match self {
+            Self::Ledgers => "is an offloader, which serves no ledgers: name a gateway with --endpoint",
+            Self::Tiering => {
+                "is a gateway, which knows its ledgers only: status and offload orders go to an offloader, name one with --endpoint"
+            }
+        }
+    }
+}
 
 /// A connection to a node.
 #[derive(Debug, Clone)]
@@ -35,6 +68,19 @@ impl Remote {
             ))
         })?;
         Ok(Self { channel })
+    }
+
+    /// As [`Remote::connect`], to an endpoint that must have `service`.
+    pub(crate) async fn connect_for(endpoint: &str, service: Service) -> Result<Self, Fault> {
+        let remote = Self::connect(endpoint).await?;
+        let request = HealthCheckRequest { service: service.name().to_owned() };
+        match HealthClient::new(remote.channel.clone()).check(request).await {
+            Err(status) if status.code() == Code::NotFound => {
+                Err(Fault::usage(format!("{endpoint} {}", service.missing())))
+            }
+            // Other answers say nothing about the service; the call itself will.
+            _ => Ok(remote),
+        }
     }
 
     pub(crate) fn ledgers(&self) -> LedgersClient<Channel> {

@@ -1,14 +1,41 @@
-//! The configuration of a standalone node: one struct, composed of each role's own.
+//! The configuration: one struct for a standalone node and one for each role, composed of each part's own.
+
+mod roles;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ::config::{ByteSize, Loaded, Span};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use url::Url;
 
 use crate::Fault;
 use crate::args::ConfigArgs;
+
+pub use roles::{BookieSettings, GatewaySettings, OffloaderSettings};
+
+/// Loads a configuration: defaults, then the file, the environment, `--set`, and last the command's own flags.
+pub(crate) fn load<T>(args: &ConfigArgs, flags: &[(String, String)]) -> Result<Loaded<T>, Fault>
+where
+    T: Default + Serialize + DeserializeOwned,
+{
+    let mut all = Vec::new();
+    for pair in &args.set {
+        let (key, value) =
+            pair.split_once('=').ok_or_else(|| Fault::usage(format!("--set {pair}: write it as key=value")))?;
+        all.push((key.to_owned(), value.to_owned()));
+    }
+    all.extend_from_slice(flags);
+    ::config::load_from_process(args.config.as_deref(), &all).map_err(|error| Fault::usage(crate::fault::chain(&error)))
+}
+
+/// Reads the object store's URL.
+pub(crate) fn parse_cold(cold: &str) -> Result<Url, Fault> {
+    Url::parse(cold).map_err(|error| {
+        Fault::usage(format!("cold store {cold}: {error}; write it like file:///path, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix"))
+    })
+}
 
 /// Everything a standalone node can be told. The defaults need no file; `config/standalone.toml` shows them all.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -66,15 +93,7 @@ impl Default for Settings {
 impl Settings {
     /// Loads the configuration: defaults, then the file, the environment, `--set`, and last the command's own flags.
     pub fn load(args: &ConfigArgs, flags: &[(String, String)]) -> Result<Loaded<Self>, Fault> {
-        let mut all = Vec::new();
-        for pair in &args.set {
-            let (key, value) =
-                pair.split_once('=').ok_or_else(|| Fault::usage(format!("--set {pair}: write it as key=value")))?;
-            all.push((key.to_owned(), value.to_owned()));
-        }
-        all.extend_from_slice(flags);
-        ::config::load_from_process(args.config.as_deref(), &all)
-            .map_err(|error| Fault::usage(crate::fault::chain(&error)))
+        load(args, flags)
     }
 
     /// A node whose ledgers move in seconds and whose journal segments are small enough for that to show on the disk.
@@ -105,9 +124,7 @@ impl Settings {
             return Url::from_directory_path(&absolute)
                 .map_err(|()| Fault::usage(format!("{}: not a usable path", absolute.display())));
         }
-        Url::parse(&self.cold).map_err(|error| {
-            Fault::usage(format!("cold store {}: {error}; write it like file:///path, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix", self.cold))
-        })
+        parse_cold(&self.cold)
     }
 }
 

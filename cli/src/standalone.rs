@@ -12,30 +12,28 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bookie::{Bookie, BookieParts, BookieState, LocalDisk};
-use client::{Client, ClientParts, CreateOptions, LedgerWriter};
-use cold::{ColdStore, StoreOptions};
+use client::{Client, CreateOptions, LedgerWriter};
 use common::budget::ByteBudget;
 use common::clock::Clock;
-use common::net::{Listener as _, TcpConnector, TcpListener};
+use common::net::{Listener as _, TcpListener};
 use common::rng::Rng;
 use common::shutdown::TaskTree;
 use ledger::{BookieId, DigestType, Password, Quorums};
-use metadata::{Cluster, MetadataStore};
+use metadata::MetadataStore;
 use offloader::{NoObserver, StepObserver};
 use tokio::sync::Mutex;
 
 use crate::admin::{self, Admin};
 use crate::fault::chain;
-use crate::health::Health;
-use crate::{Fault, Settings, output};
+use crate::roles::compose::{self, ClientOf};
+use crate::roles::{self, Signals, Watched, front};
+use crate::{Fault, Settings};
 
 mod serve;
 mod status;
 
 /// Bookies of a standalone node, and copies of each entry.
 pub const COPIES: u64 = 3;
-/// The client cannot get on with less: appends of the largest entries, reads ahead, a recovery.
-const CLIENT_BYTES_MIN: u64 = 48 << 20;
 /// How long an orderly stop may take, each part of it.
 const STOP_DEADLINE: Duration = Duration::from_secs(20);
 
@@ -46,8 +44,7 @@ pub struct Node {
     cold_store: String,
     client: Client,
     bookies: status::SharedBookies,
-    admin: Admin,
-    admin_address: Option<String>,
+    watched: Watched,
     tasks: Tasks,
 }
 
@@ -56,8 +53,6 @@ struct Tasks {
     root: TaskTree,
     front: TaskTree,
     client: TaskTree,
-    /// A tree of its own, stopped last.
-    admin: TaskTree,
 }
 
 impl Node {
@@ -80,37 +75,28 @@ impl Node {
         let memory = Memory::divide(&settings)?;
         let budget = ByteBudget::new("node", memory.charged);
 
-        let front_listener = serve::bind(&settings.listen).await?;
-        let admin = Admin::new(Health::starting("standalone", &root));
-        let admin_tasks = TaskTree::root("admin");
-        let admin_address = match admin::address(&settings.admin, &settings.listen) {
-            Some(address) => Some(admin::serve(admin::bind(&address).await?, admin.clone(), &admin_tasks)),
-            None => None,
-        };
+        let front_listener = front::bind(&settings.listen).await?;
+        let watched = Watched::start("standalone", &root, &settings.admin, &settings.listen).await?;
         let cold_url = settings.cold_url()?;
         tokio::fs::create_dir_all(&settings.dir).await.map_err(|error| {
             Fault::usage(format!("data folder {}: {error}; choose another with --dir", settings.dir.display()))
         })?;
 
         let metadata_uri = format!("embedded:{}", settings.dir.join("metadata").display());
-        let metadata = metadata::open(&metadata_uri).await.map_err(usage)?;
-        let instance = Cluster::init_or_open(metadata.as_ref(), &rng).await.map_err(failed)?;
-        let cold = ColdStore::open(&cold_url, StoreOptions::default(), rng.clone()).map_err(usage)?;
-        cold.check().await.map_err(usage)?;
+        let (metadata, instance) = compose::metadata(&metadata_uri, &rng).await?;
+        let cold = compose::cold(&cold_url, &rng).await?;
 
         let bookies = Self::start_bookies(&settings, &metadata, &clock, &rng, &budget, &root).await?;
         let client_tasks = root.child("client");
-        let client = Client::new(
-            ClientParts {
-                metadata: metadata.clone(),
-                connector: Arc::new(TcpConnector),
-                clock: clock.clone(),
-                rng: rng.clone(),
-                budget: budget.child("client", memory.client),
-                tasks: client_tasks.clone(),
-            },
-            settings.client.clone(),
-        );
+        let of = ClientOf {
+            metadata: metadata.clone(),
+            clock: &clock,
+            rng: &rng,
+            budget: &budget,
+            bytes: memory.client,
+            tasks: client_tasks.clone(),
+        };
+        let client = compose::client(of, settings.client.clone());
         let front = root.child("front");
         let parts = serve::FrontParts {
             listener: front_listener,
@@ -127,19 +113,18 @@ impl Node {
         };
         let front_service = serve::start(&settings, parts).await?;
         for bookie in bookies.lock().await.iter().flatten() {
-            admin.health.watch_bookie(bookie);
+            watched.admin.health.watch_bookie(bookie);
         }
-        admin.metrics.add(admin::metrics::budgets(&front_service.budgets));
-        admin.health.ready();
+        watched.admin.metrics.add(admin::metrics::budgets(&front_service.budgets));
+        watched.admin.health.ready();
         Ok(Self {
             settings,
             front: front_service,
             cold_store: cold_url.to_string(),
             client,
             bookies,
-            admin,
-            admin_address,
-            tasks: Tasks { root, front, client: client_tasks, admin: admin_tasks },
+            watched,
+            tasks: Tasks { root, front, client: client_tasks },
         })
     }
 
@@ -188,12 +173,12 @@ impl Node {
 
     /// Where metrics and health are served, unless that is off.
     pub fn admin_address(&self) -> Option<&str> {
-        self.admin_address.as_deref()
+        self.watched.address.as_deref()
     }
 
     /// Metrics and health, also where they are not served.
     pub fn admin(&self) -> &Admin {
-        &self.admin
+        &self.watched.admin
     }
 
     /// The object store's URL.
@@ -262,13 +247,7 @@ impl Node {
     /// # Errors
     /// The cause, when it was a task's death; or what would not stop in time.
     pub async fn run_until_interrupted(self) -> Result<(), Fault> {
-        let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
-            .map_err(|error| Fault::failed(format!("listen for SIGTERM: {error}")))?;
-        let died = tokio::select! {
-            _ = tokio::signal::ctrl_c() => None,
-            _ = terminate.recv() => None,
-            cause = self.failed() => Some(cause),
-        };
+        let died = Signals::listen()?.wait(&self.tasks.root).await;
         match died {
             None => self.stop().await,
             Some(cause) => {
@@ -280,14 +259,13 @@ impl Node {
 
     /// Stops every role in order: open ledgers are closed, then front, client and bookies stop.
     pub async fn stop(self) -> Result<(), Fault> {
-        self.admin.health.stopping();
-        let admin = self.tasks.admin.clone();
+        self.watched.admin.health.stopping();
         let stopped = self.stop_roles().await;
-        admin.stop(STOP_DEADLINE).await.map_err(failed)?;
+        self.watched.stop(STOP_DEADLINE).await.map_err(failed)?;
         stopped
     }
 
-    async fn stop_roles(self) -> Result<(), Fault> {
+    async fn stop_roles(&self) -> Result<(), Fault> {
         // A ledger that cannot be closed now is recovered when somebody closes it: no reason to keep the node from stopping.
         if let Err(error) = self.front.gateway.close_writers(STOP_DEADLINE).await {
             tracing::warn!(error = chain(&error), "some ledgers stay open");
@@ -315,19 +293,10 @@ impl Memory {
         let bookie = &settings.bookie;
         let kept = COPIES * (bookie.write_buffer_bytes.bytes() + bookie.index_cache_bytes.bytes());
         let bookies = COPIES * (bookie.add_bytes_max.bytes() + bookie.read_bytes_max.bytes());
-        let gateway = &settings.gateway;
-        let gateway = gateway.cache_bytes.bytes() + gateway.footer_cache_bytes.bytes() + gateway.send_bytes.bytes();
-        let others = kept + bookies + gateway + settings.offloader.memory_max.bytes();
+        let others = kept + bookies + roles::gateway_memory(&settings.gateway) + settings.offloader.memory_max.bytes();
         let all = settings.memory_max.bytes();
-        match all.checked_sub(others) {
-            Some(client) if client >= CLIENT_BYTES_MIN => Ok(Self { charged: all - kept, client }),
-            _ => {
-                let (all, needed) = (output::bytes(all), output::bytes(others + CLIENT_BYTES_MIN));
-                Err(Fault::usage(format!(
-                    "memory_max is {all}, but the parts of the roles come to {needed}: raise it, or lower the sizes of bookie, gateway and offloader that `thermocline config show` lists"
-                )))
-            }
-        }
+        let client = compose::client_bytes(all, others, "bookie, gateway and offloader")?;
+        Ok(Self { charged: all - kept, client })
     }
 }
 

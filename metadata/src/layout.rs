@@ -157,6 +157,24 @@ pub fn owners_root() -> Key {
     fixed("/thermocline/owners")
 }
 
+/// The parent of the gateways that serve now.
+#[must_use]
+pub fn gateways_root() -> Key {
+    fixed("/thermocline/gateways")
+}
+
+/// A gateway's registration.
+///
+/// # Errors
+/// [`crate::ErrorKind::Invalid`] when the name is empty, holds a slash or is too long.
+pub fn gateway_key(id: &str) -> Result<Key, crate::Error> {
+    if id.contains('/') {
+        let text = format!("register gateway {id:?}: its name holds a slash");
+        return Err(crate::Error::new(crate::ErrorKind::Invalid, text));
+    }
+    gateways_root().join(id)
+}
+
 /// The parent of the catalog.
 #[must_use]
 pub fn catalog_root() -> Key {

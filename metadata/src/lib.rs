@@ -5,7 +5,7 @@
 //! only place that knows drivers, so a new driver changes only this crate. Every driver passes [`suite::run`].
 //!
 //! On top of it stand small repositories, one a kind of record: [`Cluster`], [`Ledgers`], [`Bookies`], [`Cookies`],
-//! [`Attempts`] and [`Catalog`]. Where each record lives is said once, in [`layout`] and in `docs/formats/metadata-keys.md`.
+//! [`Attempts`], [`Catalog`] and [`Gateways`]. Where each record lives is said once, in [`layout`] and in `docs/formats/metadata-keys.md`.
 
 mod attempts;
 mod bookies;
@@ -19,6 +19,7 @@ mod engine;
 mod error;
 mod etcd;
 mod faulty;
+mod gateways;
 mod key;
 pub mod layout;
 mod leases;
@@ -42,6 +43,7 @@ pub use embedded::EmbeddedStore;
 pub use error::{CommitError, Error, ErrorKind, WriteError};
 pub use etcd::EtcdStore;
 pub use faulty::{FaultKind, FaultRates, FaultyStore};
+pub use gateways::{GatewayInfo, Gateways};
 pub use key::{KEY_BYTES_MAX, Key};
 pub use ledgers::{LedgerRecord, Ledgers, UpdateError};
 pub use memory::MemoryStore;

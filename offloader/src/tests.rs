@@ -1,4 +1,5 @@
 mod crash;
+mod probes;
 mod release;
 mod service;
 mod settle;

@@ -16,7 +16,7 @@ use super::offload::tier_word;
 use crate::Fault;
 use crate::args::{CreateArgs, Digest, LedgerCommand, Output};
 use crate::output;
-use crate::remote::{Remote, refused};
+use crate::remote::{Remote, Service, refused};
 
 pub(super) async fn run(command: LedgerCommand) -> Result<(), Fault> {
     match command {
@@ -24,7 +24,7 @@ pub(super) async fn run(command: LedgerCommand) -> Result<(), Fault> {
         LedgerCommand::Write(args) => write::run(args).await,
         LedgerCommand::Read(args) => read::run(args).await,
         LedgerCommand::Show { ledger, remote } => {
-            let node = Remote::connect(&remote.endpoint).await?;
+            let node = Remote::connect_for(&remote.endpoint, Service::Ledgers).await?;
             let request = GetLedgerRequest { ledger_id: ledger };
             let answer = node.ledgers().get_ledger(request).await;
             let found = answer.map_err(|status| refused(format_args!("ledger {ledger}"), &status))?.into_inner();
@@ -35,11 +35,11 @@ pub(super) async fn run(command: LedgerCommand) -> Result<(), Fault> {
             Ok(())
         }
         LedgerCommand::Ls { remote } => {
-            let node = Remote::connect(&remote.endpoint).await?;
+            let node = Remote::connect_for(&remote.endpoint, Service::Ledgers).await?;
             list(&node, remote.output).await
         }
         LedgerCommand::Close { ledger, remote } => {
-            let node = Remote::connect(&remote.endpoint).await?;
+            let node = Remote::connect_for(&remote.endpoint, Service::Ledgers).await?;
             let request = CloseLedgerRequest { ledger_id: ledger, password: Bytes::new() };
             let answer = node.ledgers().close_ledger(request).await;
             let closed = answer.map_err(|status| refused(format_args!("ledger {ledger}"), &status))?.into_inner();
@@ -50,7 +50,7 @@ pub(super) async fn run(command: LedgerCommand) -> Result<(), Fault> {
             Ok(())
         }
         LedgerCommand::Rm { ledger, remote } => {
-            let node = Remote::connect(&remote.endpoint).await?;
+            let node = Remote::connect_for(&remote.endpoint, Service::Ledgers).await?;
             let request = DeleteLedgerRequest { ledger_id: ledger };
             node.ledgers()
                 .delete_ledger(request)
@@ -88,7 +88,7 @@ async fn create(args: CreateArgs) -> Result<(), Fault> {
         password: Bytes::new(),
         custom,
     };
-    let node = Remote::connect(&args.remote.endpoint).await?;
+    let node = Remote::connect_for(&args.remote.endpoint, Service::Ledgers).await?;
     let answer = node.ledgers().create_ledger(request).await.map_err(|status| refused("create a ledger", &status))?;
     let ledger = answer.into_inner().ledger_id;
     match args.remote.output {

@@ -8,12 +8,12 @@ use serde_json::json;
 use crate::Fault;
 use crate::args::{OffloadCommand, Output};
 use crate::output;
-use crate::remote::{Remote, refused};
+use crate::remote::{Remote, Service, refused};
 
 pub(super) async fn run(command: OffloadCommand) -> Result<(), Fault> {
     match command {
         OffloadCommand::Now { ledgers, release, remote } => {
-            let node = Remote::connect(&remote.endpoint).await?;
+            let node = Remote::connect_for(&remote.endpoint, Service::Tiering).await?;
             let bar = output::progress_count("settling", ledgers.len() as u64);
             let mut results = Vec::new();
             for ledger_id in ledgers {
@@ -28,7 +28,7 @@ pub(super) async fn run(command: OffloadCommand) -> Result<(), Fault> {
             Ok(())
         }
         OffloadCommand::Status { remote } => {
-            let node = Remote::connect(&remote.endpoint).await?;
+            let node = Remote::connect_for(&remote.endpoint, Service::Tiering).await?;
             let status = node
                 .tiering()
                 .status(StatusRequest {})

@@ -26,6 +26,7 @@ pub(super) async fn run(args: StandaloneArgs) -> Result<(), Fault> {
         println!("metrics at http://{admin}/metrics, health at http://{admin}/readyz");
     }
     println!("try: thermocline status --endpoint {}", node.endpoint());
+    crate::roles::print_ready("standalone", &[("endpoint", &node.endpoint())]);
     for refusal in node.read_only_bookies().await {
         eprintln!("warning: {refusal}");
     }

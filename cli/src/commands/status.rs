@@ -8,10 +8,10 @@ use serde_json::json;
 use crate::Fault;
 use crate::args::{Output, RemoteArgs};
 use crate::output;
-use crate::remote::{Remote, refused};
+use crate::remote::{Remote, Service, refused};
 
 pub(super) async fn run(remote: RemoteArgs) -> Result<(), Fault> {
-    let node = Remote::connect(&remote.endpoint).await?;
+    let node = Remote::connect_for(&remote.endpoint, Service::Tiering).await?;
     let status =
         node.tiering().status(StatusRequest {}).await.map_err(|status| refused("status", &status))?.into_inner();
     let counts = status.ledgers.unwrap_or_default();

@@ -87,6 +87,27 @@ async fn what_a_dead_process_began_is_finished_without_being_asked() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn two_workers_share_the_ledgers_and_do_none_twice() {
+    let mut world = World::new().await;
+    let mut ledgers = Vec::new();
+    for ledger in 1..=12 {
+        ledgers.push(world.ledger(ledger, 40).await);
+    }
+    let first = world.offloader.clone();
+    world.new_process();
+    first.start();
+    world.offloader.start();
+    for ledger in ledgers {
+        reaches(&world, ledger, Tier::Released).await;
+    }
+    assert_eq!(*world.bookies.reads.lock().unwrap(), 12, "each ledger was read once");
+    assert_eq!(world.keys().await.len(), 12, "and written once");
+    assert!(world.abandoned().await.is_empty());
+    assert_eq!(first.tallies().settled + world.offloader.tallies().settled, 12);
+    world.assert_tidy().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn stopping_ends_jobs_and_answers_their_callers() {
     let world = World::new().await;
     let ledger = world.ledger(1, 40).await;

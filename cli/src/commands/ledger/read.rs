@@ -6,14 +6,14 @@ use proto::v1::Entry;
 
 use crate::Fault;
 use crate::args::{Framing, ReadArgs, Tier};
-use crate::remote::{Remote, refused};
+use crate::remote::{Remote, Service, refused};
 use crate::replay::{Range, Replay};
 
 pub(super) async fn run(args: ReadArgs) -> Result<(), Fault> {
     if args.to.is_some_and(|to| to < args.from) {
         return Err(Fault::usage(format!("--to {} is before --from {}", args.to.unwrap_or_default(), args.from)));
     }
-    let node = Remote::connect(&args.endpoint).await?;
+    let node = Remote::connect_for(&args.endpoint, Service::Ledgers).await?;
     let tier = match args.tier {
         Tier::Any => proto::v1::Tier::Unspecified,
         Tier::Hot => proto::v1::Tier::Hot,

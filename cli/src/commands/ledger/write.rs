@@ -14,7 +14,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use crate::Fault;
 use crate::args::{Framing, Output, Target, WriteArgs};
 use crate::output;
-use crate::remote::{Remote, refused};
+use crate::remote::{Remote, Service, refused};
 
 /// The largest entry: below the frame limit of BookKeeper clients with room for headers.
 const ENTRY_BYTES_MAX: usize = 5 * 1024 * 1024 - 1024;
@@ -27,7 +27,7 @@ pub(super) async fn run(args: WriteArgs) -> Result<(), Fault> {
         return Err(Fault::usage("--framing raw has no entry boundaries to write; use lines or length"));
     }
     let sources = open_sources(&args.files)?;
-    let node = Remote::connect(&args.remote.endpoint).await?;
+    let node = Remote::connect_for(&args.remote.endpoint, Service::Ledgers).await?;
     let ledger_id = match args.ledger {
         Target::Existing(ledger) => ledger,
         Target::New => {
