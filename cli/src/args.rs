@@ -8,6 +8,10 @@ use url::Url;
 
 use crate::kill_at::KillAt;
 
+mod bench;
+
+pub use bench::{BenchArgs, BenchCommand, BenchStoreArgs};
+
 /// Where a node listens unless told otherwise.
 pub const DEFAULT_ENDPOINT: &str = "http://127.0.0.1:9600";
 
@@ -100,6 +104,9 @@ pub enum Command {
     /// Show the effective configuration and where each value comes from.
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Measure this machine and Thermocline on it: every figure beside the machine's own limit for the same work.
+    #[command(subcommand)]
+    Bench(BenchCommand),
     /// Print the version and what this build was made from.
     Version {
         /// How to print it.

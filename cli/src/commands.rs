@@ -1,5 +1,6 @@
 //! From parsed arguments to an exit code; one file a command group.
 
+mod bench;
 mod config;
 mod ledger;
 mod offload;
@@ -33,6 +34,7 @@ pub async fn run(cli: Cli) -> Result<(), Fault> {
         Command::Ledger(command) => ledger::run(command).await,
         Command::Offload(command) => offload::run(command).await,
         Command::Status(remote) => status::run(remote).await,
+        Command::Bench(command) => bench::run(command).await,
         Command::Config(command) => config::run(command),
         Command::Version { output } => {
             version::run(output);

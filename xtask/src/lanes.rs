@@ -2,6 +2,7 @@
 //! dependencies anew; the targets are named, so that no test runs in two lanes.
 
 use std::path::Path;
+use std::process::Command;
 
 use crate::members::{self, Member};
 use crate::run::{self, Counts};
@@ -155,8 +156,23 @@ pub(crate) fn crash(root: &Path, options: &[&str]) -> Result<(), String> {
     Ok(())
 }
 
-/// `bench [NAME] [-- ARGS]`
-pub(crate) fn bench(root: &Path, options: &[&str]) -> Result<(), String> {
+/// `bench NAME [OPTIONS]`: the program's own benches, as users run them. Figures of another build mean nothing.
+pub(crate) fn bench(root: &Path, name: &str, options: &[&str]) -> Result<(), String> {
+    let described = Command::new("git")
+        .args(["describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=+"])
+        .current_dir(root)
+        .output();
+    let commit = described.ok().filter(|output| output.status.success());
+    let commit = commit.map_or_else(String::new, |output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    let variables = vec![("THERMOCLINE_COMMIT", commit)];
+    let context = Context { root, members: Vec::new(), variables };
+    let more: Vec<String> = std::iter::once(&name).chain(options).map(|word| (*word).to_owned()).collect();
+    let words = "run --release --locked --package cli --bin thermocline -- bench";
+    context.cargo(words, &more, &mut Counts::default()).map(|_| ())
+}
+
+/// `bench micro [NAME] [-- ARGS]`
+pub(crate) fn bench_micro(root: &Path, options: &[&str]) -> Result<(), String> {
     let context = Context { root, members: members::read(root)?, variables: Vec::new() };
     let known: Vec<&String> = context.members.iter().flat_map(Member::bench_targets).collect();
     let mut more = Vec::new();

@@ -19,7 +19,9 @@ cargo xtask <command>
                           the simulation for N minutes of new seeds, or one seed again (also SIM_SEED=S)
   crash [--rounds N] [--seed S]
                           processes killed at random moments (N rounds) and at each step, full disks
-  bench [NAME] [-- ARGS]  the benchmarks of hot pure code, or the one named
+  bench NAME [OPTIONS]    `thermocline bench NAME` from a release build: append, catchup, cold-read, offload, report
+  bench micro [NAME] [-- ARGS]
+                          the benchmarks of hot pure code, or the one named
 
 A test that must skip a lane (a tool is missing) appends a line to the file named by THERMOCLINE_SKIPS, if that is set:
   SKIPPED lane=<name> reason=<text>
@@ -38,7 +40,8 @@ fn main() -> ExitCode {
         ("tidy", []) => tidy::run(&root),
         ("sim", options) => lanes::simulate(&root, options),
         ("crash", options) => lanes::crash(&root, options),
-        ("bench", options) => lanes::bench(&root, options),
+        ("bench", ["micro", options @ ..]) => lanes::bench_micro(&root, options),
+        ("bench", [name, options @ ..]) => lanes::bench(&root, name, options),
         ("help" | "--help" | "-h", _) => {
             print!("{USAGE}");
             Ok(())
