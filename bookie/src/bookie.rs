@@ -20,10 +20,10 @@ use crate::error::Error;
 use crate::format::SegmentId;
 use crate::identity::{self, Directories};
 use crate::index::{Index, RocksIndex, rows};
-use crate::journal::{JournalWriter, Replayed, SEAL_QUEUE, Sealer, SegmentMaker, replay};
+use crate::journal::{JournalWriter, Replayed, SEAL_QUEUE, SealJob, Sealer, SegmentMaker, replay};
 use crate::registration::Registration;
 use crate::server::{Server, accept};
-use crate::store::{BookieState, Store, Tombstones};
+use crate::store::{BookieState, OpenSegment, Store, Tombstones};
 
 /// How often a read-only bookie looks whether there is space again.
 const SPACE_CHECK: Duration = Duration::from_secs(1);
@@ -120,15 +120,16 @@ impl Bookie {
         let restored = restore(&store).await?;
         let maker = Arc::new(SegmentMaker::new(store.clone(), rng, restored.next));
         let (seal, jobs) = mpsc::channel(SEAL_QUEUE);
-        let mut writer = JournalWriter::new(store.clone(), maker.clone(), seal, restored.replayed.last_sequence);
+        let mut writer = JournalWriter::new(store.clone(), maker.clone(), seal, restored.last_sequence);
         writer.open_first().await?;
-        tracing::info!(bookie = %id, ?restored, "journal open");
+        let Restored { last_sequence, entries, next, .. } = restored;
+        tracing::info!(bookie = %id, last_sequence, entries, %next, unsealed = restored.unsealed.len(), "journal open");
 
         let address = listener.address();
         let tasks = tasks.child("bookie");
         let collector = Arc::new(Collector::new(store.clone(), Ledgers::new(metadata.clone()), id.clone()));
         let bookie = Self { id, address, store, collector, maker, tasks };
-        bookie.serve(writer, jobs, listener, &budget);
+        bookie.serve(writer, (jobs, restored.unsealed), listener, &budget);
         match bookie.register(metadata).await {
             Ok(()) => Ok(bookie),
             Err(error) => {
@@ -142,7 +143,7 @@ impl Bookie {
     fn serve(
         &self,
         writer: JournalWriter,
-        jobs: mpsc::Receiver<crate::journal::SealJob>,
+        (jobs, replayed): (mpsc::Receiver<SealJob>, Vec<Arc<OpenSegment>>),
         listener: Box<dyn Listener>,
         budget: &ByteBudget,
     ) {
@@ -150,7 +151,8 @@ impl Bookie {
         let connections = self.tasks.child("server");
         let server = Arc::new(Server::new(store.clone(), budget, connections.clone()));
         self.tasks.spawn_critical("journal", writer.run());
-        self.tasks.spawn_critical("sealer", Sealer { store: store.clone(), maker: maker.clone(), jobs }.run());
+        self.tasks
+            .spawn_critical("sealer", Sealer { store: store.clone(), maker: maker.clone(), jobs, replayed }.run());
         connections.spawn_critical("accept", accept(server, listener));
         let tasks = self.tasks.clone();
         self.tasks.spawn("drain", async move {
@@ -237,9 +239,13 @@ impl Bookie {
 }
 
 /// What start found.
-#[derive(Debug)]
 struct Restored {
-    replayed: Replayed,
+    /// Of the last valid group.
+    last_sequence: u64,
+    /// Entries that were read again.
+    entries: u64,
+    /// Segments that wait for space in the index.
+    unsealed: Vec<Arc<OpenSegment>>,
     /// Above every segment id ever used.
     next: SegmentId,
 }
@@ -271,7 +277,7 @@ async fn restore(store: &Store) -> Result<Restored, Error> {
         store.sealed.insert(row);
     }
     store.indexed_ledgers.store(rows::count_ledgers(index).await?, Ordering::Relaxed);
-    let replayed = replay(store, &unsealed, last_sequence).await?;
+    let Replayed { last_sequence, entries, unsealed } = replay(store, &unsealed, last_sequence).await?;
     for spare in present.iter().filter(|id| **id > opened) {
         // Never opened for writing: that would stand in the index, synced before the first write.
         let path = dir.join(spare.file_name());
@@ -279,7 +285,7 @@ async fn restore(store: &Store) -> Result<Restored, Error> {
     }
     store.disk.sync_dir(dir).await.map_err(Error::disk("sync", dir))?;
     // The ids between sealed and opened have no gap: a missing one would be told from a lost file by nothing.
-    Ok(Restored { replayed, next: opened.max(sealed_through).next() })
+    Ok(Restored { last_sequence, entries, unsealed, next: opened.max(sealed_through).next() })
 }
 
 async fn collect_often(store: Arc<Store>, collector: Arc<Collector>, tasks: TaskTree) {
@@ -288,8 +294,12 @@ async fn collect_often(store: Arc<Store>, collector: Arc<Collector>, tasks: Task
             () = tasks.stopping() => return,
             () = tokio::time::sleep(store.config.collect_interval.duration()) => {}
         }
-        if let Err(error) = collector.run().await {
-            tracing::error!(error = &error as &dyn std::error::Error, "collector");
+        match collector.run().await {
+            Ok(_) => {}
+            Err(error) if error.is_index_full() => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "the collector waits for space");
+            }
+            Err(error) => tracing::error!(error = &error as &dyn std::error::Error, "collector"),
         }
     }
 }
@@ -306,6 +316,10 @@ async fn watch_space(store: Arc<Store>, maker: Arc<SegmentMaker>, tasks: TaskTre
 
 async fn look_for_space(store: &Store, maker: &SegmentMaker) {
     if store.condition.is_writable() || store.condition.failure().is_some() {
+        return;
+    }
+    // A full segment that waits for the index is tried again by the sealer: real rows, and more of them than a probe.
+    if *store.seal_waits.borrow() || !store.index_takes_writes().await {
         return;
     }
     // A segment in hand is the proof that adds can be taken.

@@ -24,9 +24,7 @@ use metadata::Ledgers;
 
 use crate::error::Error;
 use crate::format::SegmentId;
-use crate::index::Write;
 use crate::index::rows::{self, SegmentRow};
-use crate::journal::describe;
 use crate::ledger_state::{Tombstone, Verdict};
 use crate::store::Store;
 
@@ -90,6 +88,11 @@ impl Collector {
         let mut report = CollectReport::default();
         if let Some(reason) = self.store.condition.failure() {
             return Err(Error::JournalFailed(reason.to_owned()));
+        }
+        {
+            // What an earlier run could not write for want of space; until it is written nothing is dropped.
+            let held = self.store.tombstones.one_writer().await;
+            self.store.write_tombstones(&held).await?;
         }
         let (picked, undecided) = self.pick(&mut cursor).await;
         report.segments = picked.len() as u64;
@@ -184,8 +187,7 @@ impl Collector {
         let store = &self.store;
         let grace_ms = u64::try_from(store.config.recovery_grace.duration().as_millis()).unwrap_or(u64::MAX);
         for batch in verdicts.chunks(VERDICT_BATCH) {
-            let _one_writer = store.tombstones.one_writer().await;
-            let mut changes: Vec<Write> = Vec::new();
+            let one_writer = store.tombstones.one_writer().await;
             for verdict in batch {
                 let slot = store.slot(verdict.ledger).await?;
                 let mut state = slot.lock();
@@ -195,17 +197,14 @@ impl Collector {
                 }
                 // In memory first: from here on nothing more is admitted that the tombstone forbids.
                 state.tombstone = Some(verdict.tombstone);
-                changes.extend(store.tombstones.set(verdict.ledger, verdict.tombstone));
+                store.tombstones.set(verdict.ledger, verdict.tombstone);
                 match verdict.tombstone {
                     Tombstone::Deleted => report.ledgers_deleted += 1,
                     Tombstone::Gone | Tombstone::Revived => report.ledgers_gone += 1,
                 }
             }
-            if let Err(error) = store.index.write(changes).await {
-                // Memory may now say more than the index: nothing may be dropped on it.
-                store.condition.fail(format!("write tombstones: {}", describe(&error)));
-                return Err(error);
-            }
+            // On a failure memory says more than the index: nothing is dropped on it.
+            store.write_tombstones(&one_writer).await?;
         }
         Ok(())
     }
@@ -219,14 +218,14 @@ fn needs_verdict(tombstone: Option<Tombstone>) -> bool {
 async fn drop_segment(store: &Store, row: &SegmentRow, ledgers: &[LedgerId]) -> Result<(), Error> {
     for batch in ledgers.chunks(DROP_BATCH) {
         let changes = batch.iter().map(|ledger| rows::delete_ledger_segment(*ledger, row.id));
-        store.index.write(changes.collect()).await?;
+        store.write_index(changes.collect()).await?;
     }
     let mark = SegmentRow { dropping: true, ..*row };
     let mut changes = vec![rows::put_segment(&mark)];
     // What is known of a deleted ledger is said by its tombstone; of a gone one the key is still needed.
     let deleted = ledgers.iter().filter(|ledger| store.tombstones.of(**ledger) == Some(Tombstone::Deleted));
     changes.extend(deleted.map(|ledger| rows::delete_ledger(*ledger)));
-    store.index.write(changes).await?;
+    store.write_index(changes).await?;
     store.sealed.remove(row.id);
     for ledger in ledgers {
         if let Some(slot) = store.cached(*ledger) {
@@ -246,8 +245,13 @@ pub(crate) async fn remove_marked(store: &Store, row: &SegmentRow) -> Result<(),
         Err(source) => return Err(Error::Disk { action: "remove", path, source }),
     }
     store.disk.sync_dir(&store.journal_dir).await.map_err(Error::disk("sync", &store.journal_dir))?;
-    store.index.write(vec![rows::delete_segment(row.id)]).await?;
     store.allocated_bytes.fetch_sub(row.file_bytes, Ordering::Relaxed);
+    match store.write_index(vec![rows::delete_segment(row.id)]).await {
+        Ok(()) => {}
+        // The mark of a file that is gone does no harm, and the next start takes it away.
+        Err(error) if error.is_index_full() => {}
+        Err(error) => return Err(error),
+    }
     tracing::debug!(segment = %row.id, bytes = row.file_bytes, "segment removed");
     Ok(())
 }

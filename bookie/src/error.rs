@@ -14,6 +14,8 @@ pub enum ErrorKind {
     Disk,
     /// The index refused an operation.
     Index,
+    /// The index was not written because its file system has no space; nothing is wrong with it, and it goes on when there is.
+    IndexFull,
     /// Metadata could not be reached or refused an operation.
     Metadata,
     /// The journal failed earlier and will not be written again by this process.
@@ -61,6 +63,15 @@ pub enum Error {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// See [`ErrorKind::IndexFull`].
+    #[error("{action} the bookie index: no space left")]
+    IndexFull {
+        /// What was tried, as a verb.
+        action: &'static str,
+        /// What the file system said.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// See [`ErrorKind::Metadata`].
     #[error("{action} in metadata")]
     Metadata {
@@ -87,6 +98,7 @@ impl Error {
             Self::Damaged { .. } => ErrorKind::Damaged,
             Self::Disk { .. } => ErrorKind::Disk,
             Self::Index { .. } => ErrorKind::Index,
+            Self::IndexFull { .. } => ErrorKind::IndexFull,
             Self::Metadata { .. } => ErrorKind::Metadata,
             Self::JournalFailed(_) => ErrorKind::JournalFailed,
             Self::Stopped => ErrorKind::Stopped,
@@ -100,6 +112,18 @@ impl Error {
 
     pub(crate) fn index(action: &'static str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::Index { action, source: source.into() }
+    }
+
+    pub(crate) fn index_full(
+        action: &'static str,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        Self::IndexFull { action, source: source.into() }
+    }
+
+    /// Whether it will pass when there is space.
+    pub(crate) fn is_index_full(&self) -> bool {
+        self.kind() == ErrorKind::IndexFull
     }
 
     pub(crate) fn metadata(action: &'static str, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {

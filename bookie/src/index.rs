@@ -27,7 +27,8 @@ pub enum Write {
 /// An ordered map of bytes.
 ///
 /// Implementations MUST do blocking work on threads of their own. After an error of [`Index::write`] the batch may or may not
-/// have happened; it MUST NOT have happened in part.
+/// have happened; it MUST NOT have happened in part. Missing space is [`Error::IndexFull`]; a write after there is space again MUST
+/// work without anything being opened anew.
 #[async_trait]
 pub trait Index: Send + Sync + 'static {
     /// The value of a key.

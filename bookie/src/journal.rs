@@ -9,7 +9,8 @@
 //! A failed write or sync says nothing certain about the disk, so it ends writing for good (`Condition::fail`): the records of
 //! the group and all later ones are answered with an I/O error and never acknowledged. Missing space is different: segments are
 //! reserved before they are used, so it shows before anything is written; entries are refused as read-only, and keys and fences
-//! go on in what every segment keeps back for them, then in small segments of their own.
+//! go on in what every segment keeps back for them, then in small segments of their own. An index without space is the same: a
+//! new segment cannot be named in it, full ones wait to be sealed and are served as they are.
 //!
 //! # Crash
 //! A group may be torn, and is then cut off at the next start: nothing in it was acknowledged. A spare segment that was never
@@ -51,6 +52,8 @@ pub(crate) struct JournalWriter {
     maker: Arc<SegmentMaker>,
     seal: mpsc::Sender<SealJob>,
     current: Option<Arc<OpenSegment>>,
+    /// A full segment that the sealer had no place for.
+    full: Option<Arc<OpenSegment>>,
     sequence: u64,
     spare_asked: bool,
 }
@@ -71,7 +74,7 @@ impl JournalWriter {
         seal: mpsc::Sender<SealJob>,
         last_sequence: u64,
     ) -> Self {
-        Self { store, maker, seal, current: None, sequence: last_sequence, spare_asked: false }
+        Self { store, maker, seal, current: None, full: None, sequence: last_sequence, spare_asked: false }
     }
 
     /// Opens the first segment, or goes read-only when there is no space for it.
@@ -96,6 +99,10 @@ impl JournalWriter {
             } else {
                 self.commit(batch).await;
             }
+        }
+        if let Some(full) = self.full.take() {
+            // A sealer that waits for space has no place, and the segment is replayed at the next start.
+            let _ = self.seal.try_send(SealJob(full));
         }
         Ok(())
     }
@@ -183,22 +190,51 @@ impl JournalWriter {
 
     /// Hands the current segment to the sealer and opens the next.
     async fn roll(&mut self, bytes: u64, control: bool) -> Result<(), NoRoom> {
+        self.hand_over().await?;
         let next = match self.maker.next(bytes, control).await {
-            Ok(next) => Arc::new(next),
+            Ok(next) => next,
             Err(MakeError::NoSpace(reason)) => return Err(NoRoom::Space(reason)),
             Err(MakeError::Failed(error)) => return Err(NoRoom::Failed(describe(&error))),
         };
         // From here on a start without this file is refused.
-        let opened = self.store.index.write(vec![rows::put_opened(next.id())]).await;
-        opened.map_err(|error| NoRoom::Failed(describe(&error)))?;
+        if let Err(error) = self.store.write_index(vec![rows::put_opened(next.id())]).await {
+            let reason = describe(&error);
+            if !error.is_index_full() {
+                return Err(NoRoom::Failed(reason));
+            }
+            // Its id is used up, so that the next segment must be this one.
+            self.maker.put_back(next).await;
+            return Err(NoRoom::Space(reason));
+        }
+        let next = Arc::new(next);
         next.index_mut().last_sequence = self.sequence;
         self.store.add_unsealed(next.clone());
         self.spare_asked = false;
-        if let Some(full) = self.current.replace(next) {
-            // The sealer ends after the writer; if it is gone it has failed and said so.
-            let _ = self.seal.send(SealJob(full)).await;
-        }
+        self.full = self.current.replace(next);
+        // What it has no place for now is the next roll's affair.
+        let _ = self.hand_over().await;
         Ok(())
+    }
+
+    /// Gives the sealer a full segment that waits. A sealer that is busy is waited for, one that waits for space is not.
+    async fn hand_over(&mut self) -> Result<(), NoRoom> {
+        let Some(full) = &self.full else { return Ok(()) };
+        let mut waits = self.store.seal_waits.subscribe();
+        tokio::select! {
+            biased;
+            place = self.seal.reserve() => {
+                // The sealer ends after the writer; if it is gone it has failed and said so.
+                if let Ok(place) = place {
+                    place.send(SealJob(full.clone()));
+                }
+                self.full = None;
+                Ok(())
+            }
+            // The sender lives in the store, which this task holds.
+            _ = waits.wait_for(|waits| *waits) => {
+                Err(NoRoom::Space("full segments wait for space in the index".to_owned()))
+            }
+        }
     }
 }
 

@@ -24,6 +24,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use common::clock::Clock;
 use ledger::{EntryId, LedgerId};
+use tokio::sync::watch;
 
 pub use condition::BookieState;
 pub(crate) use condition::Condition;
@@ -38,7 +39,7 @@ use crate::config::BookieConfig;
 use crate::disk::{AlignedBuffer, Disk};
 use crate::error::Error;
 use crate::format::{Place, RecordKind, SegmentId};
-use crate::index::{Index, rows};
+use crate::index::{Index, Write, rows};
 use crate::journal::JournalQueue;
 use crate::ledger_state::LedgerState;
 use recent::RecentGroups;
@@ -64,6 +65,8 @@ pub(crate) struct Store {
     pub(crate) spare_segments: AtomicU64,
     /// Ledgers the index knows.
     pub(crate) indexed_ledgers: AtomicU64,
+    /// Whether a full segment waits for space in the index.
+    pub(crate) seal_waits: watch::Sender<bool>,
 }
 
 /// A durable record on its way to being visible.
@@ -98,11 +101,60 @@ impl Store {
             allocated_bytes: AtomicU64::new(0),
             spare_segments: AtomicU64::new(0),
             indexed_ledgers: AtomicU64::new(0),
+            seal_waits: watch::Sender::new(false),
             config,
             journal_dir,
             disk,
             index,
             clock,
+        }
+    }
+
+    /// Writes to the index. Missing space turns the bookie read-only, and is the caller's to make good later; what any other
+    /// failure means is the caller's too.
+    pub(crate) async fn write_index(&self, batch: Vec<Write>) -> Result<(), Error> {
+        let written = self.index.write(batch).await;
+        if let Err(error) = &written
+            && error.is_index_full()
+        {
+            self.condition.read_only(crate::journal::describe(error));
+        }
+        written
+    }
+
+    /// Writes the tombstones that the index does not have yet. Without space they stay in memory, and nothing may be done on
+    /// their word; any other failure ends writing, since what the index says is unknown then. `_held` is
+    /// [`Tombstones::one_writer`].
+    pub(crate) async fn write_tombstones(&self, _held: &tokio::sync::MutexGuard<'_, ()>) -> Result<(), Error> {
+        let changes = self.tombstones.unwritten();
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let written = self.write_index(changes).await;
+        match &written {
+            Ok(()) => self.tombstones.written(),
+            Err(error) if error.is_index_full() => {}
+            Err(error) => self.condition.fail(format!("write tombstones: {}", crate::journal::describe(error))),
+        }
+        written
+    }
+
+    /// Whether the index takes writes: tombstones that wait for it, and its own identity again, which never changes.
+    pub(crate) async fn index_takes_writes(&self) -> bool {
+        let probe = async {
+            let held = self.tombstones.one_writer().await;
+            self.write_tombstones(&held).await?;
+            let identity = rows::identity(&*self.index).await?;
+            self.write_index(identity.iter().map(|identity| rows::put_identity(identity)).collect()).await
+        };
+        match probe.await {
+            Ok(()) => true,
+            Err(error) => {
+                if !error.is_index_full() {
+                    self.condition.fail(crate::journal::describe(&error));
+                }
+                false
+            }
         }
     }
 

@@ -247,10 +247,19 @@ fn open_direct(path: &Path) -> io::Result<File> {
 
 fn probe_direct(dir: &Path) -> io::Result<bool> {
     let path = dir.join(format!(".probe-{}", std::process::id()));
-    File::create(&path)?;
+    match File::create(&path) {
+        Ok(_) => {}
+        // What is stored is served all the same, and the page cache takes every write.
+        Err(error) if error.kind() == io::ErrorKind::StorageFull => return Ok(false),
+        Err(error) => return Err(error),
+    }
     let direct = open_direct(&path).and_then(|file| file.write_all_at(AlignedBuffer::zeroed(BLOCK_BYTES).as_ref(), 0));
     fs::remove_file(&path)?;
-    Ok(direct.is_ok())
+    Ok(match direct {
+        Ok(()) => true,
+        // It took the form of the write, and had no space for it.
+        Err(error) => error.kind() == io::ErrorKind::StorageFull,
+    })
 }
 
 #[cfg(test)]

@@ -17,6 +17,8 @@ pub struct MemoryIndex {
 struct State {
     rows: BTreeMap<Vec<u8>, Vec<u8>>,
     failure: Option<String>,
+    /// Batches of more changes than this find no space.
+    full_above: Option<usize>,
 }
 
 impl MemoryIndex {
@@ -29,12 +31,17 @@ impl MemoryIndex {
     #[must_use]
     pub fn crash(&self) -> Self {
         let rows = self.lock().rows.clone();
-        Self { shared: Arc::new(Mutex::new(State { rows, failure: None })) }
+        Self { shared: Arc::new(Mutex::new(State { rows, ..State::default() })) }
     }
 
     /// Makes every write fail with this text, or work again.
     pub fn fail_writes(&self, reason: Option<&str>) {
         self.lock().failure = reason.map(str::to_owned);
+    }
+
+    /// Makes writes of more changes than `full_above` fail for want of space; `None` lets all work again.
+    pub fn set_full(&self, full_above: Option<usize>) {
+        self.lock().full_above = full_above;
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -60,6 +67,9 @@ impl Index for MemoryIndex {
         let mut state = self.lock();
         if let Some(reason) = &state.failure {
             return Err(Error::index("write", reason.clone()));
+        }
+        if state.full_above.is_some_and(|most| batch.len() > most) {
+            return Err(Error::index_full("write", "the test says so"));
         }
         for change in batch {
             match change {

@@ -1,5 +1,6 @@
-use std::path::Path;
-use std::sync::Arc;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use async_trait::async_trait;
 use common::blocking::run_blocking;
@@ -15,21 +16,41 @@ const BLOCK_CACHE_BYTES: usize = 4 << 20;
 /// Keeps the index from using up the process's descriptors, which the segments and the sockets need too.
 const OPEN_FILES_MAX: i32 = 64;
 
+/// Free space below which a database that could not be opened for writing is not tried again.
+const OPEN_BYTES_MIN: u64 = 4 << 20;
+
 /// The index in RocksDB, with little memory: it is small beside the segments, and it is read only where they miss.
+///
+/// # Missing space
+/// RocksDB stops writing, keeps what it has readable, looks every five seconds whether there is space, and then goes on in a new
+/// log; until then each write fails for want of space. A database that has no space even to be opened is opened for reading, and
+/// for writing as soon as a write finds that there is some.
 #[derive(Clone)]
 pub struct RocksIndex {
-    db: Arc<DB>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    dir: PathBuf,
+    /// Locked as long as this lives: one owner, whichever way the database is open.
+    _owner: File,
+    open: RwLock<Open>,
+}
+
+struct Open {
+    db: DB,
+    writable: bool,
 }
 
 impl RocksIndex {
     /// Opens the index in `dir`, creating it when the directory is empty.
     ///
     /// # Errors
-    /// When another process has it open, or its files are damaged.
+    /// When somebody else has it open, or its files are damaged.
     pub async fn open(dir: &Path) -> Result<Self, Error> {
         let dir = dir.to_path_buf();
-        let db = run_blocking("index-open", move || DB::open(&options()?, dir)).await;
-        db.map(|db| Self { db: Arc::new(db) }).map_err(|error| Error::index("open", error))
+        let shared = run_blocking("index-open", move || Shared::open(dir)).await?;
+        Ok(Self { shared: Arc::new(shared) })
     }
 
     async fn hop<T: Send + 'static>(
@@ -37,9 +58,65 @@ impl RocksIndex {
         action: &'static str,
         work: impl FnOnce(&DB) -> Result<T, rocksdb::Error> + Send + 'static,
     ) -> Result<T, Error> {
-        let db = self.db.clone();
-        run_blocking("index", move || work(&db)).await.map_err(|error| Error::index(action, error))
+        let shared = self.shared.clone();
+        run_blocking("index", move || {
+            let open = shared.open.read().unwrap_or_else(PoisonError::into_inner);
+            work(&open.db).map_err(|error| failure(action, error))
+        })
+        .await
     }
+}
+
+impl Shared {
+    fn open(dir: PathBuf) -> Result<Self, Error> {
+        let io = |error: std::io::Error| Error::index("open", error);
+        std::fs::create_dir_all(&dir).map_err(io)?;
+        let owner = File::open(&dir).map_err(io)?;
+        rustix::fs::flock(&owner, rustix::fs::FlockOperation::NonBlockingLockExclusive)
+            .map_err(|error| Error::index("open", format!("{}: in use elsewhere: {error}", dir.display())))?;
+        let options = options().map_err(|error| Error::index("open", error))?;
+        let open = match DB::open(&options, &dir) {
+            Ok(db) => Open { db, writable: true },
+            // Of a directory without a database there is nothing to read.
+            Err(error) if is_full(&error) && dir.join("CURRENT").exists() => {
+                tracing::warn!(dir = %dir.display(), %error, "the index has no space to be opened for writing");
+                let db = DB::open_for_read_only(&options, &dir, false).map_err(|error| Error::index("open", error))?;
+                Open { db, writable: false }
+            }
+            Err(error) => return Err(failure("open", error)),
+        };
+        Ok(Self { dir, _owner: owner, open: RwLock::new(open) })
+    }
+
+    /// Opens the database for writing, if it is not.
+    fn make_writable(&self) -> Result<(), Error> {
+        if self.open.read().unwrap_or_else(PoisonError::into_inner).writable {
+            return Ok(());
+        }
+        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        if open.writable {
+            return Ok(());
+        }
+        let facts = rustix::fs::statvfs(&self.dir).map_err(|error| Error::index("ask for the space of", error))?;
+        let free = facts.f_bavail.saturating_mul(facts.f_frsize);
+        if free < OPEN_BYTES_MIN {
+            return Err(Error::index_full("write", format!("{}: {free} bytes are free", self.dir.display())));
+        }
+        let options = options().map_err(|error| Error::index("open", error))?;
+        let db = DB::open(&options, &self.dir).map_err(|error| failure("open", error))?;
+        *open = Open { db, writable: true };
+        Ok(())
+    }
+}
+
+fn failure(action: &'static str, error: rocksdb::Error) -> Error {
+    if is_full(&error) { Error::index_full(action, error) } else { Error::index(action, error) }
+}
+
+/// The binding passes the sub-code on as text only.
+fn is_full(error: &rocksdb::Error) -> bool {
+    let text = error.to_string();
+    ["No space left on device", "Disk quota exceeded"].iter().any(|full| text.contains(full))
 }
 
 fn options() -> Result<Options, rocksdb::Error> {
@@ -95,7 +172,9 @@ impl Index for RocksIndex {
     }
 
     async fn write(&self, batch: Vec<Write>) -> Result<(), Error> {
-        self.hop("write", move |db| {
+        let shared = self.shared.clone();
+        run_blocking("index", move || {
+            shared.make_writable()?;
             let mut writes = WriteBatch::default();
             for change in batch {
                 match change {
@@ -107,7 +186,8 @@ impl Index for RocksIndex {
             durable.set_sync(true);
             // A stalled background job must show as an error, never as a write that hangs.
             durable.set_no_slowdown(false);
-            db.write_opt(writes, &durable)
+            let open = shared.open.read().unwrap_or_else(PoisonError::into_inner);
+            open.db.write_opt(writes, &durable).map_err(|error| failure("write", error))
         })
         .await
     }

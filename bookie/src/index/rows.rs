@@ -194,6 +194,11 @@ impl LedgerSet {
     }
 }
 
+/// The chunk of a set that holds a ledger.
+pub(crate) fn chunk_of(ledger: LedgerId) -> u64 {
+    split(ledger).0
+}
+
 fn split(ledger: LedgerId) -> (u64, u32) {
     (ledger.get() >> 16, (ledger.get() & 0xffff) as u32)
 }

@@ -1,3 +1,4 @@
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,7 +23,8 @@ pub(crate) struct SegmentMaker {
 
 struct State {
     next: SegmentId,
-    spare: Option<OpenSegment>,
+    /// Oldest first. More than one only where segments came back because the index had no space to name them.
+    spares: VecDeque<OpenSegment>,
 }
 
 /// Why there is no segment.
@@ -37,17 +39,23 @@ pub(crate) enum MakeError {
 impl SegmentMaker {
     /// `next` is above every id ever used.
     pub(crate) fn new(store: Arc<Store>, rng: Rng, next: SegmentId) -> Self {
-        Self { store, rng, state: Mutex::new(State { next, spare: None }), spare_wanted: Notify::new() }
+        Self { store, rng, state: Mutex::new(State { next, spares: VecDeque::new() }), spare_wanted: Notify::new() }
     }
 
     /// The next segment, of at least `bytes` unless a spare one comes first. A control segment may exceed the budget a little.
     pub(crate) async fn next(&self, bytes: u64, control: bool) -> Result<OpenSegment, MakeError> {
         let mut state = self.state.lock().await;
-        if let Some(spare) = state.spare.take() {
+        if let Some(spare) = state.spares.pop_front() {
             self.store.spare_segments.fetch_sub(1, Ordering::Relaxed);
             return Ok(spare);
         }
         self.create(&mut state, bytes, control).await
+    }
+
+    /// Takes back a segment that [`SegmentMaker::next`] gave last and that was not used.
+    pub(crate) async fn put_back(&self, segment: OpenSegment) {
+        self.state.lock().await.spares.push_front(segment);
+        self.store.spare_segments.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Asks the sealer to prepare a spare segment.
@@ -64,13 +72,14 @@ impl SegmentMaker {
     /// writing, whoever asked: the id of a file that was made halfway is used up, and must never be followed by a later one.
     pub(crate) async fn prepare_spare(&self) -> Result<(), MakeError> {
         let mut state = self.state.lock().await;
-        if state.spare.is_none() {
+        if state.spares.iter().all(|spare| spare.control) {
             let spare = self.create(&mut state, self.store.config.segment_bytes.bytes(), false).await;
-            state.spare = Some(spare.inspect_err(|error| {
+            let spare = spare.inspect_err(|error| {
                 if let MakeError::Failed(error) = error {
                     self.store.condition.fail(describe(error));
                 }
-            })?);
+            })?;
+            state.spares.push_back(spare);
             self.store.spare_segments.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())

@@ -14,18 +14,19 @@ use crate::store::{Durable, LedgerSlot, OpenSegment, Store};
 const WINDOW_BYTES: u64 = 1 << 20;
 
 /// What replay leaves the writer to go on from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Replayed {
     /// Sequence of the last valid group.
     pub(crate) last_sequence: u64,
     /// Entries that were read again.
     pub(crate) entries: u64,
+    /// Segments that could not be sealed because the index has no space, oldest first.
+    pub(crate) unsealed: Vec<Arc<OpenSegment>>,
 }
 
 /// Replays the segments that the index does not cover, oldest first, and seals each where it ends.
 ///
 /// # Errors
-/// [`Error::Damaged`] when a group in the middle is damaged; then nothing was changed.
+/// Missing space for the index is none: segments are served unsealed. [`Error::Damaged`] when a group in the middle is damaged; then nothing was changed.
 pub(crate) async fn replay(store: &Store, segments: &[SegmentId], mut last_sequence: u64) -> Result<Replayed, Error> {
     let mut replayed = Vec::new();
     let mut entries = 0;
@@ -40,11 +41,22 @@ pub(crate) async fn replay(store: &Store, segments: &[SegmentId], mut last_seque
         store.add_unsealed(segment.clone());
         replayed.push(segment);
     }
+    let mut unsealed = Vec::new();
     for segment in replayed {
         store.allocated_bytes.fetch_add(segment.capacity, Ordering::Relaxed);
-        seal(store, &segment).await?;
+        // In order: behind one that waits all wait.
+        if unsealed.is_empty() {
+            match seal(store, &segment).await {
+                Ok(()) => continue,
+                Err(error) if error.is_index_full() => {
+                    store.seal_waits.send_replace(true);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        unsealed.push(segment);
     }
-    Ok(Replayed { last_sequence, entries })
+    Ok(Replayed { last_sequence, entries, unsealed })
 }
 
 async fn open_segment(store: &Store, id: SegmentId) -> Result<OpenSegment, Error> {

@@ -1,5 +1,6 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 
@@ -20,6 +21,9 @@ const CHUNK_BYTES: usize = 1 << 20;
 /// Index rows written to the index at a time; only the last batch makes the segment count as sealed.
 const BATCH_ROWS: usize = 2_000;
 
+/// How often a segment that waits for space in the index is tried again.
+const SPACE_CHECK: Duration = Duration::from_secs(1);
+
 /// A full segment to be sealed.
 pub(crate) struct SealJob(pub(crate) Arc<OpenSegment>);
 
@@ -28,11 +32,16 @@ pub(crate) struct Sealer {
     pub(crate) store: Arc<Store>,
     pub(crate) maker: Arc<SegmentMaker>,
     pub(crate) jobs: mpsc::Receiver<SealJob>,
+    /// What replay left, to be sealed before all else.
+    pub(crate) replayed: Vec<Arc<OpenSegment>>,
 }
 
 impl Sealer {
     /// Works until the writer is gone and its last segment is sealed.
     pub(crate) async fn run(mut self) -> Result<(), Error> {
+        for segment in std::mem::take(&mut self.replayed) {
+            self.seal(&segment).await;
+        }
         loop {
             tokio::select! {
                 biased;
@@ -46,12 +55,26 @@ impl Sealer {
     }
 
     async fn seal(&self, segment: &OpenSegment) {
-        // Segments are sealed in order; after a failure those that follow stay as they are and are replayed at the next start.
-        if self.store.condition.failure().is_some() {
-            return;
-        }
-        if let Err(error) = seal(&self.store, segment).await {
-            self.store.condition.fail(format!("seal {}: {}", segment.path.display(), describe(&error)));
+        // Segments are sealed in order; after a failure, or a stop while one waits for space, those that follow stay as they are
+        // and are replayed at the next start.
+        while self.store.condition.failure().is_none() {
+            match seal(&self.store, segment).await {
+                Ok(()) => {
+                    self.store.seal_waits.send_replace(false);
+                    break;
+                }
+                // Nothing was lost: the segment is served as it is, and its index is written again from the start.
+                Err(error) if error.is_index_full() => {
+                    self.store.seal_waits.send_replace(true);
+                    if self.jobs.is_closed() {
+                        return;
+                    }
+                    tokio::time::sleep(SPACE_CHECK).await;
+                }
+                Err(error) => {
+                    self.store.condition.fail(format!("seal {}: {}", segment.path.display(), describe(&error)));
+                }
+            }
         }
         self.store.table.trim(self.store.sealed_through());
     }
@@ -147,7 +170,7 @@ async fn enter(store: &Store, row: &SegmentRow, last_sequence: u64, batch: Vec<W
             part.push(rows::put_segment(row));
             part.push(rows::put_sealed(row.id, last_sequence));
         }
-        store.index.write(part).await?;
+        store.write_index(part).await?;
         if last {
             return Ok(());
         }

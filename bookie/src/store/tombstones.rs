@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ledger::LedgerId;
@@ -7,7 +8,8 @@ use crate::index::rows::{self, LedgerSet, TombstoneKind};
 use crate::index::{Index, Write};
 use crate::ledger_state::Tombstone;
 
-/// Which ledgers were dropped, for ever. The same sets stand in the index.
+/// Which ledgers were dropped, for ever. The same sets stand in the index, but for chunks that wait to be written there: nothing
+/// may be dropped, and no recovery add admitted, on the word of those.
 pub(crate) struct Tombstones {
     sets: Mutex<Sets>,
     /// Held from a change in memory until the index has it.
@@ -19,6 +21,8 @@ struct Sets {
     deleted: LedgerSet,
     gone: LedgerSet,
     revived: LedgerSet,
+    /// A ledger of each chunk that the index does not have as it is here.
+    unwritten: BTreeMap<u64, LedgerId>,
 }
 
 impl Sets {
@@ -41,6 +45,7 @@ impl Tombstones {
             deleted: rows::tombstones(index, TombstoneKind::Deleted).await?,
             gone: rows::tombstones(index, TombstoneKind::Gone).await?,
             revived: rows::tombstones(index, TombstoneKind::Revived).await?,
+            unwritten: BTreeMap::new(),
         };
         Ok(Self { sets: Mutex::new(sets), writing: tokio::sync::Mutex::default() })
     }
@@ -61,8 +66,8 @@ impl Tombstones {
         self.writing.lock().await
     }
 
-    /// Sets the tombstone of a ledger in memory and gives the changes that make it durable; see [`Tombstones::one_writer`].
-    pub(crate) fn set(&self, ledger: LedgerId, tombstone: Tombstone) -> Vec<Write> {
+    /// Sets the tombstone of a ledger in memory; see [`Tombstones::one_writer`].
+    pub(crate) fn set(&self, ledger: LedgerId, tombstone: Tombstone) {
         let mut sets = self.lock();
         sets.deleted.remove(ledger);
         sets.gone.remove(ledger);
@@ -72,12 +77,23 @@ impl Tombstones {
             Tombstone::Gone => sets.gone.insert(ledger),
             Tombstone::Revived => sets.revived.insert(ledger),
         }
-        let chunk = |kind| match kind {
+        sets.unwritten.insert(rows::chunk_of(ledger), ledger);
+    }
+
+    /// The changes that bring the index to what is here; see [`Tombstones::one_writer`].
+    pub(crate) fn unwritten(&self) -> Vec<Write> {
+        let sets = self.lock();
+        let chunk = |kind, ledger| match kind {
             TombstoneKind::Deleted => sets.deleted.put_chunk(kind, ledger),
             TombstoneKind::Gone => sets.gone.put_chunk(kind, ledger),
             TombstoneKind::Revived => sets.revived.put_chunk(kind, ledger),
         };
-        TombstoneKind::ALL.into_iter().map(chunk).collect()
+        sets.unwritten.values().flat_map(|ledger| TombstoneKind::ALL.map(|kind| chunk(kind, *ledger))).collect()
+    }
+
+    /// The index has all changes that [`Tombstones::unwritten`] gave.
+    pub(crate) fn written(&self) {
+        self.lock().unwritten.clear();
     }
 
     fn lock(&self) -> MutexGuard<'_, Sets> {

@@ -130,17 +130,17 @@ impl Store {
 
     /// Turns a *gone* ledger into a *revived* one, durably, so that recovery adds to it are protected from the collector.
     pub(crate) async fn revive(&self, slot: &Arc<LedgerSlot>) -> Result<(), Status> {
-        let _one_writer = self.tombstones.one_writer().await;
-        let changes = {
+        let one_writer = self.tombstones.one_writer().await;
+        {
             let mut state = slot.lock();
             if state.tombstone != Some(Tombstone::Gone) {
                 return Ok(());
             }
             // Counts from now, so that a collector that looks at the same time lets it alone.
             state.recovery_ms = state.recovery_ms.max(self.clock.wall_ms()).max(1);
-            self.tombstones.set(slot.id(), Tombstone::Revived)
-        };
-        let written = self.index.write(changes).await;
+            self.tombstones.set(slot.id(), Tombstone::Revived);
+        }
+        let written = self.write_tombstones(&one_writer).await;
         let mut state = slot.lock();
         match written {
             Ok(()) => {
@@ -149,11 +149,13 @@ impl Store {
                 }
                 Ok(())
             }
-            Err(error) => {
-                // What the index says now is unknown, and it must never say less than was acted upon.
-                self.condition.fail(format!("write a tombstone: {}", crate::journal::describe(&error)));
-                Err(Status::Io)
+            // It stays gone. Whatever of this the index took is overwritten before anything is dropped.
+            Err(error) if error.is_index_full() => {
+                self.tombstones.set(slot.id(), Tombstone::Gone);
+                Err(Status::ReadOnly)
             }
+            // Writing has ended: what the index says now is unknown, and it must never say less than was acted upon.
+            Err(_) => Err(Status::Io),
         }
     }
 }

@@ -1,5 +1,6 @@
 use super::support::*;
 use crate::BookieState;
+use crate::index::Index as _;
 use ::config::ByteSize;
 use proto::Status;
 
@@ -104,5 +105,149 @@ async fn a_full_disk_does_not_prevent_the_start() {
     world.disk.set_capacity(None);
     let running = world.start().await;
     assert_eq!(running.connect().await.add(1, 1, b"y").await, Status::Ok);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn an_index_without_space_is_read_only_until_there_is_some() {
+    let world = World::new();
+    let running = world.start().await;
+    let mut wire = running.connect().await;
+    assert_eq!(wire.add(1, 0, &payload(1, 0)).await, Status::Ok);
+    world.index.set_full(Some(0));
+    let mut end = 1;
+    loop {
+        match wire.add(1, end, &payload(1, end)).await {
+            Status::Ok => end += 1,
+            Status::ReadOnly => break,
+            status => panic!("{status:?}"),
+        }
+    }
+    assert!(matches!(running.bookie.stats().state, BookieState::ReadOnly { for_good: false, .. }));
+    settle(|| running.bookie.stats().spare_segments >= 1).await;
+    for e in 0..end {
+        assert_eq!(wire.read(1, e).await.unwrap(), body(1, e, &payload(1, e)));
+    }
+    assert_eq!(wire.fence(1, &key()).await.unwrap(), body(1, end - 1, &payload(1, end - 1)), "in what is kept back");
+    world.index.set_full(None);
+    settle(|| running.bookie.stats().state == BookieState::Writable).await;
+    assert_eq!(wire.add(1, end, b"x").await, Status::Fenced);
+    let more = fill_some(&mut wire, 2, 300).await;
+    let world = world.crash(running).await;
+    let running = world.start().await;
+    let mut wire = running.connect().await;
+    for e in 0..end {
+        assert_eq!(wire.read(1, e).await.unwrap(), body(1, e, &payload(1, e)));
+    }
+    assert_eq!(wire.read(2, more - 1).await.unwrap(), body(2, more - 1, &payload(2, more - 1)));
+    assert_eq!(wire.add(1, end, b"x").await, Status::Fenced);
+    running.stop().await;
+}
+
+async fn fill_some(wire: &mut Wire, l: u64, entries: u64) -> u64 {
+    for e in 0..entries {
+        assert_eq!(wire.add(l, e, &payload(l, e)).await, Status::Ok);
+    }
+    entries
+}
+
+#[tokio::test]
+async fn full_segments_wait_for_space_in_the_index_and_are_served_meanwhile() {
+    let world = World::new();
+    let running = world.start().await;
+    let mut wire = running.connect().await;
+    // A new segment can be named, a full one cannot be entered.
+    world.index.set_full(Some(1));
+    let mut end = fill_up(&mut wire, 1).await;
+    let stats = running.bookie.stats();
+    assert!(matches!(stats.state, BookieState::ReadOnly { for_good: false, .. }));
+    assert!(stats.segments <= 4, "the memory of unsealed segments is bounded: {stats:?}");
+    assert_eq!(running.bookie.sealed_segments(), 0);
+    assert_eq!(wire.read(1, 0).await.unwrap(), body(1, 0, &payload(1, 0)));
+    // Not by itself: the sealer must have got through first.
+    tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
+    assert!(matches!(running.bookie.stats().state, BookieState::ReadOnly { for_good: false, .. }));
+
+    world.index.set_full(None);
+    settle(|| running.bookie.stats().state == BookieState::Writable).await;
+    settle(|| running.bookie.sealed_segments() > 0).await;
+    let sealed = running.bookie.sealed_segments();
+    while running.bookie.sealed_segments() == sealed {
+        assert_eq!(wire.add(1, end, &payload(1, end)).await, Status::Ok);
+        end += 1;
+    }
+    for e in 0..end {
+        assert_eq!(wire.read(1, e).await.unwrap(), body(1, e, &payload(1, e)));
+    }
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn an_index_without_space_does_not_prevent_a_start_or_a_stop() {
+    let world = World::new();
+    let running = world.start().await;
+    let mut wire = running.connect().await;
+    world.index.set_full(Some(1));
+    let end = fill_up(&mut wire, 1).await;
+    let mut world = world.crash(running).await;
+    for start in 0..3 {
+        world.index.set_full(Some(start % 2));
+        let running = world.start().await;
+        let mut wire = running.connect().await;
+        assert_eq!(running.bookie.sealed_segments(), 0);
+        for e in 0..end {
+            assert_eq!(wire.read(1, e).await.unwrap(), body(1, e, &payload(1, e)));
+        }
+        assert_eq!(wire.add(1, end, b"x").await, Status::ReadOnly);
+        if start == 0 {
+            running.stop().await;
+        } else {
+            world = world.crash(running).await;
+        }
+    }
+    let running = world.start().await;
+    assert_eq!(running.bookie.stats().state, BookieState::Writable);
+    let mut wire = running.connect().await;
+    assert!(running.bookie.sealed_segments() > 0);
+    for e in 0..end {
+        assert_eq!(wire.read(1, e).await.unwrap(), body(1, e, &payload(1, e)));
+    }
+    assert_eq!(wire.add(1, end, b"x").await, Status::Ok);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn nothing_is_dropped_on_tombstones_that_the_index_has_no_space_for() {
+    let world = World::new();
+    let running = world.start().await;
+    let mut wire = running.connect().await;
+    world.create_ledger(1, "other:3181", true).await;
+    let end = wire.fill(&running, 1, 0, 2).await;
+    world.index.set_full(Some(0));
+    for _ in 0..2 {
+        let error = running.bookie.collect_now().await.unwrap_err();
+        assert_eq!(error.kind(), crate::ErrorKind::IndexFull, "{error}");
+        assert!(matches!(running.bookie.stats().state, BookieState::ReadOnly { for_good: false, .. }));
+        assert_eq!(wire.read(1, 0).await.unwrap(), body(1, 0, &payload(1, 0)));
+    }
+    // The tombstone stands in memory alone: a crash forgets it, and the data is there.
+    assert!(world.index.scan(b"G", None, 10).await.unwrap().is_empty());
+    world.index.set_full(None);
+    settle(|| running.bookie.stats().state == BookieState::Writable).await;
+    assert!(running.bookie.collect_now().await.unwrap().segments_removed > 0);
+    // Now it is known to the index too.
+    assert_eq!(wire.add(1, end, b"x").await, Status::Fenced);
+    let world = world.crash(running).await;
+    let running = world.start().await;
+    let mut wire = running.connect().await;
+    assert_eq!(wire.add(1, end, b"x").await, Status::Fenced);
+
+    // A recovery add to a gone ledger revives it, durably or not at all.
+    world.index.set_full(Some(0));
+    assert_eq!(wire.recover(1, 0, &payload(1, 0)).await, Status::ReadOnly);
+    world.index.set_full(None);
+    settle(|| running.bookie.stats().state == BookieState::Writable).await;
+    assert_eq!(wire.recover(1, 0, &payload(1, 0)).await, Status::Ok);
+    assert_eq!(wire.read(1, 0).await.unwrap(), body(1, 0, &payload(1, 0)));
     running.stop().await;
 }
