@@ -14,7 +14,7 @@ pub(crate) struct Changes {
 }
 
 /// One effect on one key.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Write {
     /// The key.
     pub key: Key,

@@ -3,6 +3,8 @@
 //! Layout: `k<key>` → a row (format byte, lease or 0, revision, value); `l<key>` → nothing, for keys that die with the process;
 //! `m/format` → the format byte; `m/revision` → the highest revision. Numbers are big-endian.
 //! Consistency: a commit is one write batch, its revision included, written to the log and synced before it is answered.
+//! Missing space: a commit that found none is unknown; when RocksDB takes writes again, the stored revision says whether it
+//! happened.
 //! Crash: leased keys of the dead process are removed when the directory is opened again. A torn tail of the log was never
 //! answered and is cut; damage before it refuses to open, because commits behind it would be lost silently.
 
@@ -109,12 +111,7 @@ impl DiskRows {
             }
             None => batch.put(FORMAT_KEY, [FORMAT]),
         }
-        let mut revision = match self.read(REVISION_KEY)? {
-            None => 0,
-            Some(bytes) => u64::from_be_bytes(
-                bytes.as_slice().try_into().map_err(|_| self.damaged("its revision is not 8 bytes".into()))?,
-            ),
-        };
+        let mut revision = self.revision()?;
         let mut orphans = 0_u64;
         for item in self.db.iterator(IteratorMode::From(b"l", Direction::Forward)) {
             let (name, _) = item.map_err(|error| self.failed("list", error))?;
@@ -132,6 +129,12 @@ impl DiskRows {
             self.write(batch)?;
         }
         Ok(revision)
+    }
+
+    fn revision(&self) -> Result<u64, Error> {
+        let Some(bytes) = self.read(REVISION_KEY)? else { return Ok(0) };
+        let bytes = bytes.as_slice().try_into().map_err(|_| self.damaged("its revision is not 8 bytes".into()))?;
+        Ok(u64::from_be_bytes(bytes))
     }
 
     fn read(&self, name: &[u8]) -> Result<Option<Vec<u8>>, Error> {
@@ -225,6 +228,21 @@ impl Rows for DiskRows {
         }
         batch.put(REVISION_KEY, revision.to_be_bytes());
         self.write(batch)
+    }
+
+    fn is_full(&self, error: &Error) -> bool {
+        // The binding passes the sub-code on as text only.
+        let text = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
+        ["No space left on device", "Disk quota exceeded"].iter().any(|full| text.contains(full))
+    }
+
+    /// RocksDB looks every few seconds for space, and takes writes again only after it has left the log of the failed one behind:
+    /// a write that goes through is the proof that what can be read now is what a restart finds.
+    fn go_on(&self) -> Result<u64, Error> {
+        let mut probe = WriteBatch::default();
+        probe.put(FORMAT_KEY, [FORMAT]);
+        self.write(probe)?;
+        self.revision()
     }
 }
 

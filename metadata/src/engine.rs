@@ -4,9 +4,10 @@
 //! Consistency: one lock orders all commits. Conditions are decided against the rows under that lock, then the rows are
 //! written, then watchers are told, then the caller is answered.
 //! Failure: when rows cannot be written, nobody knows which of them would be there after a restart. That commit is *unknown*,
-//! and from then on the engine takes no writes and gives no proofs; the first reason is kept.
+//! and from then on the engine takes no writes and gives no proofs; the first reason is kept. Missing space alone is made good
+//! without a restart: once the rows can be written again, they say whether the failed commit is among them.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -39,6 +40,38 @@ pub trait Rows: Send + Sync + 'static {
 
     /// Makes all writes durable under `revision`, atomically. On an error they may or may not be there after a restart.
     fn apply(&self, revision: u64, writes: &[Write]) -> Result<(), Error>;
+
+    /// Whether a failed [`Rows::apply`] was for want of space, so that [`Rows::go_on`] may be tried.
+    fn is_full(&self, error: &Error) -> bool;
+
+    /// Makes the rows writable again after a failed [`Rows::apply`], and gives the revision they are at: what a restart at any
+    /// later time finds too.
+    fn go_on(&self) -> Result<u64, Error>;
+}
+
+/// How long after a failed try to go on the next one may come.
+const GO_ON_PAUSE: Duration = Duration::from_secs(1);
+
+/// A write failed, and what it left is unknown.
+struct Poison {
+    /// The first reason.
+    reason: String,
+    revision: u64,
+    /// What the failed write was to do, and whether it has to be done in any case.
+    writes: Vec<Write>,
+    must_happen: bool,
+    /// When to try to go on; `None` for never.
+    try_at: Option<Instant>,
+}
+
+impl Poison {
+    fn error(&self) -> Error {
+        let what = match self.try_at {
+            Some(_) => "an earlier write found no space, it goes on when there is some",
+            None => "an earlier write failed, reopen it to go on",
+        };
+        Error::new(ErrorKind::Poisoned, format!("use metadata store: {what}: {}", self.reason))
+    }
 }
 
 pub(crate) struct Engine<R> {
@@ -47,7 +80,8 @@ pub(crate) struct Engine<R> {
     writer: Mutex<u64>,
     /// Taken after `writer` where both are. Never held while rows are written, so that keeping a lease alive waits for no disk.
     leases: Mutex<Leases>,
-    poison: OnceLock<String>,
+    /// Taken after `writer` where both are.
+    poison: Mutex<Option<Poison>>,
     hub: Hub,
     /// Tells the timer that an earlier deadline has come up.
     deadline_changed: Arc<Notify>,
@@ -61,27 +95,54 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<R: Rows> Engine<R> {
-    fn check_usable(&self) -> Result<(), Error> {
-        match self.poison.get() {
-            None => Ok(()),
-            Some(reason) => Err(Error::new(
-                ErrorKind::Poisoned,
-                format!("use metadata store: an earlier write failed, reopen it to go on: {reason}"),
-            )),
+    /// Whether the rows are known and can be written; goes on after missing space when it is time to.
+    fn check_usable(&self, revision: &mut u64) -> Result<(), Error> {
+        let mut poison = locked(&self.poison);
+        let Some(found) = poison.as_mut() else { return Ok(()) };
+        if found.try_at.is_none_or(|try_at| Instant::now() < try_at) {
+            return Err(found.error());
         }
+        let at = match self.rows.go_on() {
+            Ok(at) => at,
+            Err(_) => {
+                found.try_at = Some(Instant::now() + GO_ON_PAUSE);
+                return Err(found.error());
+            }
+        };
+        let Some(Poison { revision: failed, writes, must_happen, .. }) = poison.take() else { return Ok(()) };
+        drop(poison);
+        let happened = at == failed;
+        tracing::info!(happened, "metadata can be written again");
+        if happened {
+            self.tell(Version::new(failed), &writes);
+        } else if must_happen {
+            self.write(revision, &writes, must_happen)?;
+        }
+        Ok(())
+    }
+
+    fn is_poisoned(&self) -> bool {
+        locked(&self.poison).is_some()
     }
 
     /// Writes rows as the next revision. On failure the store is poisoned and that revision is never given again.
-    fn write(&self, revision: &mut u64, writes: &[Write]) -> Result<Version, Error> {
+    fn write(&self, revision: &mut u64, writes: &[Write], must_happen: bool) -> Result<Version, Error> {
         *revision += 1;
         if let Err(error) = self.rows.apply(*revision, writes) {
             let reason = format!("{error}{}", error_sources(&error));
-            if self.poison.set(reason).is_ok() {
-                tracing::error!(%error, "metadata write failed, no more writes are taken");
-            }
+            tracing::error!(reason, "metadata write failed, no more writes are taken");
+            let try_at = self.rows.is_full(&error).then(|| Instant::now() + GO_ON_PAUSE);
+            let (revision, writes) = (*revision, writes.to_vec());
+            *locked(&self.poison) = Some(Poison { reason, revision, writes, must_happen, try_at });
             return Err(error);
         }
         let version = Version::new(*revision);
+        self.tell(version, writes);
+        Ok(version)
+    }
+
+    /// Binds leases to what was written, and tells watchers.
+    fn tell(&self, version: Version, writes: &[Write]) {
         let mut leases = locked(&self.leases);
         let told: Vec<_> = writes
             .iter()
@@ -92,13 +153,12 @@ impl<R: Rows> Engine<R> {
             .collect();
         drop(leases);
         self.hub.publish(&told);
-        Ok(version)
     }
 
     fn commit(&self, transaction: &Transaction, now: Instant) -> Result<Committed, CommitError> {
         transaction.validate().map_err(CommitError::NotDone)?;
         let mut revision = locked(&self.writer);
-        self.check_usable().map_err(CommitError::NotDone)?;
+        self.check_usable(&mut revision).map_err(CommitError::NotDone)?;
         self.expire(&mut revision, now).map_err(CommitError::NotDone)?;
         let alive = |lease| locked(&self.leases).is_alive(lease, now);
         let changes = decide(transaction, |key| self.rows.get(key), alive).map_err(|refusal| match refusal {
@@ -109,7 +169,7 @@ impl<R: Rows> Engine<R> {
         let written = if changes.writes.is_empty() {
             None
         } else {
-            Some(self.write(&mut revision, &changes.writes).map_err(CommitError::Unknown)?)
+            Some(self.write(&mut revision, &changes.writes, false).map_err(CommitError::Unknown)?)
         };
         let versions = changes
             .after
@@ -139,12 +199,13 @@ impl<R: Rows> Engine<R> {
         }
         tracing::debug!(?lease, keys = keys.len(), "lease ended");
         let writes: Vec<_> = keys.into_iter().map(|key| Write { key, value: None }).collect();
-        self.write(revision, &writes).map(drop)
+        // The lease is over in any case, and with this its keys are known to nobody else.
+        self.write(revision, &writes, true).map(drop)
     }
 
     fn end_due(&self, now: Instant) {
         let mut revision = locked(&self.writer);
-        if self.check_usable().is_ok() {
+        if self.check_usable(&mut revision).is_ok() {
             // A failure is kept in `poison` and logged there.
             let _ = self.expire(&mut revision, now);
         }
@@ -152,12 +213,14 @@ impl<R: Rows> Engine<R> {
 
     fn revoke(&self, lease: LeaseId) -> Result<(), Error> {
         let mut revision = locked(&self.writer);
-        self.check_usable()?;
+        self.check_usable(&mut revision)?;
         self.end(&mut revision, lease)
     }
 
     fn prove(&self, key: &Key) -> Result<Option<Versioned>, Error> {
-        self.check_usable()?;
+        if self.is_poisoned() {
+            self.check_usable(&mut locked(&self.writer))?;
+        }
         self.rows.get(key)
     }
 }
@@ -196,7 +259,7 @@ impl<R: Rows> LocalStore<R> {
             rows,
             writer: Mutex::new(revision),
             leases: Mutex::default(),
-            poison: OnceLock::new(),
+            poison: Mutex::default(),
             hub: Hub::default(),
             deadline_changed: Arc::default(),
             timer: Mutex::default(),
@@ -240,10 +303,14 @@ async fn end_leases<R: Rows>(engine: Weak<Engine<R>>, changed: Arc<Notify>) {
                 () = changed.notified() => {}
                 () = tokio::time::sleep_until(deadline) => {
                     let Some(engine) = engine.upgrade() else { return };
-                    if engine.poison.get().is_some() {
-                        return;
+                    let poisoned = run(engine, "end leases", |engine| {
+                        engine.end_due(Instant::now());
+                        engine.is_poisoned()
+                    });
+                    if poisoned.await {
+                        // The deadline stays where it is, so that it is no wait any more.
+                        tokio::time::sleep(GO_ON_PAUSE).await;
                     }
-                    run(engine, "end leases", |engine| engine.end_due(Instant::now())).await;
                 }
             },
         }
@@ -280,7 +347,9 @@ impl<R: Rows> MetadataStore for LocalStore<R> {
     }
 
     async fn grant_lease(&self, ttl: Duration) -> Result<LeaseId, Error> {
-        self.engine.check_usable()?;
+        if self.engine.is_poisoned() {
+            self.run("go on with metadata", |engine| engine.check_usable(&mut locked(&engine.writer))).await?;
+        }
         let lease = locked(&self.engine.leases).grant(ttl, Instant::now());
         self.start_timer();
         self.engine.deadline_changed.notify_one();

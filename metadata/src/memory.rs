@@ -6,7 +6,7 @@ use std::sync::{PoisonError, RwLock};
 
 use crate::decide::Write;
 use crate::engine::{LocalStore, Page, Rows, row, subtree};
-use crate::{Error, Key, Versioned};
+use crate::{Error, ErrorKind, Key, Versioned};
 
 /// A store in memory. It decides by the same code as [`crate::EmbeddedStore`] and forgets everything when dropped.
 pub type MemoryStore = LocalStore<MemoryRows>;
@@ -66,5 +66,13 @@ impl Rows for MemoryRows {
             }
         }
         Ok(())
+    }
+
+    fn is_full(&self, _: &Error) -> bool {
+        false
+    }
+
+    fn go_on(&self) -> Result<u64, Error> {
+        Err(Error::new(ErrorKind::Poisoned, "go on with metadata in memory: its writes do not fail"))
     }
 }

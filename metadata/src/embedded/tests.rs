@@ -93,6 +93,83 @@ async fn a_failed_write_is_unknown_and_ends_writing() {
     }
 }
 
+/// As [`DISK`], for want of space.
+static SPACE: AtomicU8 = AtomicU8::new(0);
+
+fn full(db: &DB, batch: WriteBatch) -> Result<(), String> {
+    let mode = SPACE.load(Ordering::SeqCst);
+    // It happened, but from then on nothing more does.
+    if mode != 1 {
+        write_synced(db, batch)?;
+        if mode == 2 {
+            SPACE.store(1, Ordering::SeqCst);
+        }
+    }
+    if mode == 0 { Ok(()) } else { Err("IO error: No space left on device: While appending to file".into()) }
+}
+
+#[tokio::test]
+async fn missing_space_is_made_good_without_reopening_and_the_failed_write_is_resolved() {
+    for mode in [1, 2] {
+        let dir = tempfile::tempdir().unwrap();
+        let store = EmbeddedStore::open_with(dir.path(), full).await.unwrap();
+        let before = store.create(&key("/k/a"), "a".into()).await.unwrap();
+        let mut watch = store.watch(&key("/k")).await.unwrap();
+        SPACE.store(mode, Ordering::SeqCst);
+        let failed = store.create(&key("/k/b"), "b".into()).await;
+        assert!(matches!(failed, Err(CommitError::Unknown(_))), "{failed:?}");
+        tokio::time::sleep(Duration::from_millis(1200)).await;
+        let error = store.get_quorum(&key("/k/b")).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Poisoned, "no proof while there is no space");
+        assert!(error.to_string().contains("goes on when there is some"), "{error}");
+        SPACE.store(0, Ordering::SeqCst);
+        let gone_on = async {
+            while store.grant_lease(Duration::from_secs(60)).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), gone_on).await.unwrap();
+        assert_eq!(value(&store, "/k/b").await.is_some(), mode == 2, "proof either way");
+        let after = store.put_if(&key("/k/c"), "c".into(), Expect::Absent).await.unwrap();
+        assert!(after.raw() > before.raw() + 1, "the revision of the failed write is never given again");
+        // Watchers hear of it exactly if it happened, and in order.
+        let heard = futures::StreamExt::next(&mut watch).await.unwrap();
+        let name = if mode == 2 { "/k/b" } else { "/k/c" };
+        assert!(format!("{heard:?}").contains(name), "{heard:?}");
+        drop((store, watch));
+        let store = EmbeddedStore::open(dir.path()).await.unwrap();
+        assert_eq!(value(&store, "/k/b").await.is_some(), mode == 2);
+        assert_eq!(value(&store, "/k/c").await.unwrap(), "c");
+    }
+}
+
+#[tokio::test]
+async fn keys_of_a_lease_that_ended_without_space_are_removed_when_there_is_some() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = EmbeddedStore::open_with(dir.path(), lease_disk).await.unwrap();
+    let lease = store.grant_lease(Duration::from_secs(3600)).await.unwrap();
+    store.commit(Transaction::new().put_leased(key("/l/a"), "a", Expect::Absent, lease)).await.unwrap();
+    LEASE_SPACE.store(1, Ordering::SeqCst);
+    store.revoke(lease).await.unwrap_err();
+    LEASE_SPACE.store(0, Ordering::SeqCst);
+    let gone = async {
+        while !matches!(store.get_quorum(&key("/l/a")).await, Ok(None)) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), gone).await.unwrap();
+}
+
+static LEASE_SPACE: AtomicU8 = AtomicU8::new(0);
+
+fn lease_disk(db: &DB, batch: WriteBatch) -> Result<(), String> {
+    if LEASE_SPACE.load(Ordering::SeqCst) == 0 {
+        write_synced(db, batch)
+    } else {
+        Err("IO error: No space left on device".into())
+    }
+}
+
 #[tokio::test]
 async fn opening_twice_says_so() {
     let dir = tempfile::tempdir().unwrap();
