@@ -13,9 +13,12 @@
 
 mod acks;
 mod calls;
+mod cluster;
 mod counts;
+mod disk_full;
 mod folder;
 mod process;
+mod small_disk;
 mod standalone;
 mod steps;
 mod sweep;
@@ -41,6 +44,16 @@ fn rounds(share: u64, otherwise: u64) -> u64 {
     let given = std::env::var("CRASH_ROUNDS").ok();
     let all = given.map(|text| text.parse::<u64>().expect("CRASH_ROUNDS is a number"));
     all.map_or(otherwise, |all| (all * share).div_ceil(100))
+}
+
+/// Records that a lane could not run here, for the closing summary of the test command.
+fn skipped(lane: &str, reason: &str) {
+    println!("SKIPPED lane={lane} reason={reason}");
+    if let Some(path) = std::env::var_os("THERMOCLINE_SKIPS") {
+        use std::io::Write as _;
+        let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
+        writeln!(file, "SKIPPED lane={lane} reason={reason}").unwrap();
+    }
 }
 
 /// Waits until a condition holds; panics with `what` past the deadline.

@@ -13,62 +13,87 @@ use crate::counts;
 
 /// One process; killed when dropped.
 pub struct Process {
-    name: String,
+    name: &'static str,
     child: Child,
     log: PathBuf,
     /// The line it printed when it was ready.
     ready: String,
 }
 
-/// How a start ended.
-pub enum Started {
-    Ready(Process),
-    /// It was gone before it was ready.
-    Gone(ExitStatus),
+/// How a process is started.
+#[derive(Clone)]
+pub struct Spec {
+    /// What it is called in counts and failures.
+    pub name: &'static str,
+    /// A command that runs the program in another place; empty for here.
+    pub within: Vec<String>,
+    /// The program's arguments.
+    pub arguments: Vec<String>,
+    /// Standard error is appended to it.
+    pub log: PathBuf,
+}
+
+impl Spec {
+    /// The same with more arguments.
+    pub fn and(&self, more: &[&str]) -> Self {
+        let more = more.iter().map(|word| (*word).to_owned());
+        Self { arguments: self.arguments.iter().cloned().chain(more).collect(), ..self.clone() }
+    }
+
+    fn command(&self) -> Command {
+        let stderr: File = OpenOptions::new().create(true).append(true).open(&self.log).unwrap();
+        let program = env!("CARGO_BIN_EXE_thermocline").to_owned();
+        let words: Vec<&String> = self.within.iter().chain([&program]).chain(&self.arguments).collect();
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]);
+        for (variable, _) in std::env::vars().filter(|(variable, _)| variable.starts_with("THERMOCLINE_")) {
+            command.env_remove(variable);
+        }
+        command.env("THERMOCLINE_LOG", "info").env("NO_COLOR", "1").stdin(Stdio::null()).stderr(stderr);
+        command
+    }
 }
 
 impl Process {
-    /// Starts the program; standard error goes to the end of `log`.
-    pub fn start(name: &str, arguments: &[String], log: &Path) -> Self {
-        match Self::try_start(name, arguments, log) {
-            Started::Ready(process) => process,
-            Started::Gone(status) => panic!("{name} did not start: {status}\n{}", tail(log)),
-        }
-    }
-
-    pub fn try_start(name: &str, arguments: &[String], log: &Path) -> Started {
-        let mut child = command(arguments, log).stdout(Stdio::piped()).spawn().unwrap();
+    /// Starts the program and waits until it serves.
+    pub fn start(spec: &Spec) -> Self {
+        let Spec { name, log, .. } = spec;
+        let mut child = spec.command().stdout(Stdio::piped()).spawn().unwrap();
         let (sender, receiver) = mpsc::channel();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         std::thread::Builder::new()
             .name(format!("stdout of {name}"))
             .spawn(move || {
-                let ready =
-                    lines.find_map(|line| line.ok().filter(|line| line.contains("://") || line.starts_with("ready ")));
-                let _ = sender.send(ready);
+                let says_ready = |line: &String| line.starts_with("ready ") || line.starts_with("serving at ");
+                let _ = sender.send(lines.find_map(|line| line.ok().filter(says_ready)));
                 // Keep reading, so that the process never blocks on a full pipe.
                 lines.for_each(drop);
             })
             .unwrap();
         match receiver.recv_timeout(DEADLINE) {
-            Ok(Some(ready)) => Started::Ready(Self { name: name.to_owned(), child, log: log.to_owned(), ready }),
-            Ok(None) => Started::Gone(child.wait().unwrap()),
-            Err(_) => {
+            Ok(Some(ready)) => Self { name, child, log: log.clone(), ready },
+            other => {
                 let _ = child.kill();
-                let _ = child.wait();
-                panic!("{name} is not ready within {DEADLINE:?}\n{}", tail(log));
+                let status = child.wait().unwrap();
+                panic!("{name} is not ready ({other:?}, {status})\n{}", tail(log));
             }
         }
     }
 
+    /// Starts a program that is to end by itself, ready or not.
+    pub async fn start_to_end(spec: &Spec) -> ExitStatus {
+        let child = spec.command().stdout(Stdio::null()).spawn().unwrap();
+        Self { name: spec.name, child, log: spec.log.clone(), ready: String::new() }.ended().await
+    }
+
     /// Starts the program and kills it, ready or not.
-    pub async fn start_and_kill(name: &str, arguments: &[String], log: &Path, after: Duration) {
-        let mut child = command(arguments, log).stdout(Stdio::null()).spawn().unwrap();
+    pub async fn start_and_kill(spec: &Spec, after: Duration) {
+        let mut child = spec.command().stdout(Stdio::null()).spawn().unwrap();
         tokio::time::sleep(after).await;
         child.kill().unwrap();
         let status = child.wait().unwrap();
-        assert_eq!(status.signal(), Some(9), "{name} ended by itself: {status}\n{}", tail(log));
-        counts::add(format!("kills of {name} while it starts"), 1);
+        assert_eq!(status.signal(), Some(9), "{} ended by itself: {status}\n{}", spec.name, tail(&spec.log));
+        counts::add(format!("kills of {} while it starts", spec.name), 1);
     }
 
     /// The first URL of the ready line: where its gRPC front is.
@@ -78,7 +103,6 @@ impl Process {
     }
 
     /// The value of `key=value` in the ready line.
-    #[allow(dead_code, reason = "roles say more than a standalone node")]
     pub fn said(&self, key: &str) -> Option<&str> {
         self.ready.split_whitespace().find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
     }
@@ -109,16 +133,6 @@ impl Process {
         let ended = tokio::time::timeout(DEADLINE, wait).await;
         ended.unwrap_or_else(|_| panic!("process {pid} does not end"))
     }
-}
-
-fn command(arguments: &[String], log: &Path) -> Command {
-    let stderr: File = OpenOptions::new().create(true).append(true).open(log).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_thermocline"));
-    for (variable, _) in std::env::vars().filter(|(variable, _)| variable.starts_with("THERMOCLINE_")) {
-        command.env_remove(variable);
-    }
-    command.args(arguments).env("THERMOCLINE_LOG", "info").env("NO_COLOR", "1").stdin(Stdio::null()).stderr(stderr);
-    command
 }
 
 impl Drop for Process {

@@ -15,14 +15,25 @@ use tokio::task::JoinHandle;
 use crate::acks::AckLog;
 use crate::calls::Calls;
 use crate::folder::Folder;
-use crate::process::{self, Process};
-use crate::writers::{self, Load};
+use crate::process::{self, Process, Spec};
+use crate::writers::{self, Load, Until};
 use crate::{counts, eventually, rounds, seed, sweep};
 
 /// Rounds on one folder, before the next begins with a new one.
 const ROUNDS_OF_A_FOLDER: u64 = 4;
 const WRITERS: u64 = 3;
 const LOAD: Load = Load { entries_max: 250, batch_max: 32 };
+
+/// Small segments and quick passes, so that a short life sees segments sealed, collected and replayed.
+pub const BOOKIE_SETS: &[&str] = &[
+    "bookie.segment_bytes=128KiB",
+    "bookie.disk_free_bytes_min=64MiB",
+    "bookie.collect_interval=200ms",
+    "bookie.recovery_grace=500ms",
+];
+pub const OFFLOADER_SETS: &[&str] = &["offloader.scan_interval=100ms", "offloader.failure_pause_max=1s"];
+/// The policy for nodes that are to settle and release by themselves, some time after.
+pub const POLICY_SETS: &[&str] = &["offloader.settle_after=300ms", "offloader.hot_retention=600ms"];
 
 /// A standalone node's folder and how it is started.
 pub struct Site {
@@ -35,22 +46,20 @@ impl Site {
     pub fn new(about: String, seed: u64, sets: &[&str]) -> Self {
         let folder = Folder::new(about);
         let acks = AckLog::create(&folder.join("acks"), seed);
-        // Small segments and quick passes, so that a short life sees segments sealed, collected and replayed.
-        let common = [
-            "bookie.segment_bytes=128KiB",
-            "bookie.disk_free_bytes_min=64MiB",
-            "bookie.collect_interval=200ms",
-            "bookie.recovery_grace=500ms",
-            "offloader.scan_interval=100ms",
-        ];
-        let sets = common.iter().chain(sets).flat_map(|set| ["--set".to_owned(), (*set).to_owned()]).collect();
+        let sets = BOOKIE_SETS
+            .iter()
+            .chain(OFFLOADER_SETS)
+            .chain(sets)
+            .flat_map(|set| ["--set".to_owned(), (*set).to_owned()])
+            .collect();
         Self { folder, acks, sets }
     }
 
-    fn arguments(&self, more: &[&str]) -> Vec<String> {
+    fn spec(&self) -> Spec {
         let dir = self.folder.join("node").display().to_string();
         let first = ["standalone", "--dir", &dir, "--listen", "127.0.0.1:0"].map(str::to_owned);
-        first.into_iter().chain(self.sets.iter().cloned()).chain(more.iter().map(|word| (*word).to_owned())).collect()
+        let arguments = first.into_iter().chain(self.sets.iter().cloned()).collect();
+        Spec { name: "standalone", within: Vec::new(), arguments, log: self.log() }
     }
 
     pub fn log(&self) -> std::path::PathBuf {
@@ -58,12 +67,12 @@ impl Site {
     }
 
     pub fn start(&self, more: &[&str]) -> Process {
-        Process::start("standalone", &self.arguments(more), &self.log())
+        Process::start(&self.spec().and(more))
     }
 
     /// Starts a node and kills it before anybody has spoken to it.
     async fn start_and_kill(&self, after: Duration) {
-        Process::start_and_kill("standalone", &self.arguments(&[]), &self.log(), after).await;
+        Process::start_and_kill(&self.spec(), after).await;
     }
 
     /// Looks at the records of a node that is down.
@@ -121,13 +130,7 @@ async fn the_standalone_node_is_killed_at_random_moments() {
         let about = format!("standalone, round {round}, CRASH_SEED={seed}");
         println!("{about}");
         let here = site.take().filter(|_| round % ROUNDS_OF_A_FOLDER != 0);
-        let here = here.unwrap_or_else(|| {
-            Site::new(
-                about,
-                seed.wrapping_add(round),
-                &["offloader.settle_after=300ms", "offloader.hot_retention=600ms", "offloader.failure_pause_max=1s"],
-            )
-        });
+        let here = here.unwrap_or_else(|| Site::new(about, seed.wrapping_add(round), POLICY_SETS));
         one_round(&here, &rng).await;
         if (round + 1) % ROUNDS_OF_A_FOLDER == 0 || round + 1 == rounds {
             end_of_folder(&here).await;
@@ -146,10 +149,10 @@ async fn one_round(site: &Site, rng: &Rng) {
     let node = site.start(&[]);
     let calls = Calls::to(&node.endpoint());
     let mut tasks: Vec<JoinHandle<()>> = (0..WRITERS)
-        .map(|_| tokio::spawn(writers::write(calls.clone(), site.acks.clone(), rng.fork(), LOAD)))
+        .map(|_| tokio::spawn(writers::write(calls.clone(), site.acks.clone(), rng.fork(), LOAD, Until::Gone)))
         .collect();
-    tasks.push(tokio::spawn(writers::read(calls.clone(), site.acks.clone(), rng.fork())));
-    tasks.push(tokio::spawn(writers::offload(calls, site.acks.clone(), rng.fork())));
+    tasks.push(tokio::spawn(writers::read(calls.clone(), site.acks.clone(), rng.fork(), Until::Gone)));
+    tasks.push(tokio::spawn(writers::offload(calls, site.acks.clone(), rng.fork(), Until::Gone)));
     tokio::time::sleep(Duration::from_millis(50 + rng.below(1500))).await;
     node.kill9();
     join(tasks).await;
@@ -159,12 +162,10 @@ async fn one_round(site: &Site, rng: &Rng) {
     node.kill9();
 }
 
-/// Everything comes to its end by itself: each closed ledger with entries is released; then everything is read once more.
-async fn end_of_folder(site: &Site) {
-    let node = site.start(&[]);
-    let mut calls = Calls::to(&node.endpoint());
-    for (ledger, promises) in site.acks.ledgers() {
-        if promises.closed.is_none_or(|(last, _)| last.is_none()) {
+/// Waits until each closed ledger with entries is released.
+pub async fn all_released(calls: &mut Calls, acks: &AckLog) {
+    for (ledger, promises) in acks.ledgers() {
+        if promises.deleted || promises.closed.is_none_or(|(last, _)| last.is_none()) {
             continue;
         }
         eventually(&format!("ledger {ledger} is released"), async || {
@@ -172,6 +173,13 @@ async fn end_of_folder(site: &Site) {
         })
         .await;
     }
+}
+
+/// Everything comes to its end by itself: each closed ledger with entries is released; then everything is read once more.
+async fn end_of_folder(site: &Site) {
+    let node = site.start(&[]);
+    let mut calls = Calls::to(&node.endpoint());
+    all_released(&mut calls, &site.acks).await;
     site.check_reads(&calls).await;
     node.kill9();
     site.check_records().await;

@@ -8,12 +8,13 @@ use metadata::Attempts;
 use offloader::Step;
 use proto::v1::LedgerTier;
 
+use crate::acks::AckLog;
 use crate::calls::Calls;
 use crate::standalone::Site;
 use crate::{counts, eventually, seed};
 
 /// How a node is brought to a step.
-enum Road {
+pub enum Road {
     /// An order to settle and release a closed ledger comes by it.
     Order,
     /// A process dies with an attempt under way, the ledger is deleted, and the next process must abandon the attempt.
@@ -21,7 +22,7 @@ enum Road {
 }
 
 /// No wildcard: a new step does not compile before somebody says how a node is brought to it.
-fn road(step: Step) -> Road {
+pub fn road(step: Step) -> Road {
     match step {
         Step::ReadLedger
         | Step::ClaimAttempt
@@ -35,7 +36,7 @@ fn road(step: Step) -> Road {
 }
 
 /// Whether a node that died there had committed the ledger's object.
-fn is_committed(when: When, step: Step) -> bool {
+pub fn is_committed(when: When, step: Step) -> bool {
     (when, step) == (When::After, Step::Commit) || matches!(step, Step::ProveRelease | Step::Release)
 }
 
@@ -63,24 +64,25 @@ async fn the_node_is_killed_before_and_after_every_step() {
     counts::tell();
 }
 
-async fn written(site: &Site, calls: &mut Calls, entries: u64) -> u64 {
+/// Writes and closes a ledger.
+pub async fn written(acks: &AckLog, calls: &mut Calls, entries: u64) -> u64 {
     let ledger = calls.create().await.unwrap();
-    site.acks.created(ledger);
+    acks.created(ledger);
     let mut appends = calls.append(ledger).await.unwrap();
     let mut next = 0;
     while next < entries {
         let count = 20.min(entries - next);
-        appends.send((next..next + count).map(|entry| site.acks.payload(ledger, entry)).collect()).await;
+        appends.send((next..next + count).map(|entry| acks.payload(ledger, entry)).collect()).await;
         let end = next + count;
         while next < end {
             let run = appends.acknowledged().await.unwrap();
-            site.acks.acked(ledger, run.first_entry_id, run.count);
+            acks.acked(ledger, run.first_entry_id, run.count);
             next += run.count;
         }
     }
     drop(appends);
     let closed = calls.close(ledger).await.unwrap();
-    site.acks.closed(ledger, closed.last_entry_id, closed.length);
+    acks.closed(ledger, closed.last_entry_id, closed.length);
     ledger
 }
 
@@ -89,7 +91,7 @@ async fn die_at(site: &Site, when: When, step: Step) -> u64 {
     let moment = format!("{}:{}", when.name(), step.name());
     let mut node = site.start(&[MANUAL, &["--kill-at", &moment]].concat());
     let mut calls = Calls::to(&node.endpoint());
-    let ledger = written(site, &mut calls, 60).await;
+    let ledger = written(&site.acks, &mut calls, 60).await;
     let answer = calls.offload(ledger, true).await;
     assert!(answer.is_err(), "{moment}: a node that must be dead answers {answer:?}");
     let status = node.ended().await;
@@ -131,7 +133,7 @@ async fn by_abandoning(site: &Site, when: When, step: Step) {
     site.check_reads(&calls).await;
     assert_eq!(calls.get(ledger).await.unwrap_err().code(), tonic::Code::NotFound);
     // Another ledger goes all the way: a scan that has finished it has come by what is left of the deleted one.
-    let other = written(site, &mut calls, 5).await;
+    let other = written(&site.acks, &mut calls, 5).await;
     eventually(&format!("ledger {other} is released"), async || {
         calls.get(other).await.unwrap().tier() == LedgerTier::Released
     })

@@ -82,8 +82,19 @@ impl Wire {
         Ok(found)
     }
 
+    /// Reads one entry: its payload, its digest checked, or the refusal.
+    pub async fn read(&mut self, ledger: u64, entry: u64) -> std::io::Result<Result<Bytes, Status>> {
+        encode_read_v2(ledger_id(ledger), ReadTarget::Entry(entry_id(entry)), None, false, &mut self.out);
+        self.send().await?;
+        let reply = self.reply().await?;
+        if reply.status != Status::Ok {
+            return Ok(Err(reply.status));
+        }
+        let entry = digester().open(ledger_id(ledger), Some(entry_id(entry)), &reply.body);
+        Ok(Ok(entry.unwrap_or_else(|error| panic!("ledger {ledger}: {error}")).payload))
+    }
+
     /// Adds one entry as its writer would.
-    #[allow(dead_code, reason = "for bookies without a cluster")]
     pub async fn add(&mut self, ledger: u64, entry: u64, payload: &[u8]) -> std::io::Result<Status> {
         let id = entry_id(entry);
         let header = EntryHeader { ledger: ledger_id(ledger), entry: id, last_confirmed: id.prev(), length: 1 };
@@ -94,7 +105,6 @@ impl Wire {
     }
 
     /// Fences a ledger.
-    #[allow(dead_code, reason = "for bookies without a cluster")]
     pub async fn fence(&mut self, ledger: u64) -> std::io::Result<Status> {
         encode_read_v2(ledger_id(ledger), ReadTarget::Last, Some(&MasterKey::derive(b"")), true, &mut self.out);
         self.send().await?;

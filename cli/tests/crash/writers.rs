@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use common::rng::Rng;
 use proto::v1::Tier;
+use tokio::sync::watch;
 use tonic::{Code, Status};
 
 use crate::acks::AckLog;
 use crate::calls::Calls;
-use crate::sweep;
+use crate::{counts, sweep};
 
 /// What writers do.
 #[derive(Clone, Copy)]
@@ -19,11 +20,35 @@ pub struct Load {
     pub batch_max: u64,
 }
 
-/// Writes ledger after ledger until the node is gone.
-pub async fn write(mut calls: Calls, log: AckLog, rng: Rng, load: Load) {
-    loop {
-        if let Err(status) = write_one(&mut calls, &log, &rng, load).await {
-            expect_gone("write", &status);
+/// When a task of the load ends.
+#[derive(Clone)]
+pub enum Until {
+    /// When whoever it speaks to is gone.
+    Gone,
+    /// When it is told to: what fails meanwhile is tried again.
+    Told(watch::Receiver<bool>),
+}
+
+impl Until {
+    fn is_over(&self) -> bool {
+        matches!(self, Self::Told(told) if *told.borrow())
+    }
+
+    /// What is left to do after a failure that a kill explains: whether the load is over.
+    async fn after(&self, doing: &str, status: &Status) -> bool {
+        expect_gone(doing, status);
+        counts::add("requests that failed and were tried again", 1);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        matches!(self, Self::Gone) || self.is_over()
+    }
+}
+
+/// Writes ledger after ledger.
+pub async fn write(mut calls: Calls, log: AckLog, rng: Rng, load: Load, until: Until) {
+    while !until.is_over() {
+        if let Err(status) = write_one(&mut calls, &log, &rng, load).await
+            && until.after("write", &status).await
+        {
             return;
         }
     }
@@ -59,9 +84,9 @@ async fn write_one(calls: &mut Calls, log: &AckLog, rng: &Rng, load: Load) -> Re
     Ok(())
 }
 
-/// Reads acknowledged entries, from any tier, until the node is gone.
-pub async fn read(mut calls: Calls, log: AckLog, rng: Rng) {
-    loop {
+/// Reads acknowledged entries, from any tier.
+pub async fn read(mut calls: Calls, log: AckLog, rng: Rng, until: Until) {
+    while !until.is_over() {
         tokio::time::sleep(Duration::from_millis(5)).await;
         let known: Vec<_> =
             log.ledgers().into_iter().filter(|(_, promises)| !promises.acked.is_empty() && !promises.deleted).collect();
@@ -76,8 +101,8 @@ pub async fn read(mut calls: Calls, log: AckLog, rng: Rng) {
             Err(status) => {
                 // The confirmed end of a ledger whose writer died is found by whoever closes it.
                 let is_open = promises.closed.is_none();
-                if !(is_open && status.code() == Code::OutOfRange) {
-                    expect_gone("read", &status);
+                let unknown_end = is_open && status.code() == Code::OutOfRange;
+                if !unknown_end && until.after("read", &status).await {
                     return;
                 }
             }
@@ -85,9 +110,9 @@ pub async fn read(mut calls: Calls, log: AckLog, rng: Rng) {
     }
 }
 
-/// Orders closed ledgers to be offloaded until the node is gone.
-pub async fn offload(mut calls: Calls, log: AckLog, rng: Rng) {
-    loop {
+/// Orders closed ledgers to be offloaded.
+pub async fn offload(mut calls: Calls, log: AckLog, rng: Rng, until: Until) {
+    while !until.is_over() {
         tokio::time::sleep(Duration::from_millis(30)).await;
         let known: Vec<_> =
             log.ledgers().into_iter().filter(|(_, promises)| promises.closed.is_some() && !promises.deleted).collect();
@@ -102,8 +127,9 @@ pub async fn offload(mut calls: Calls, log: AckLog, rng: Rng) {
                 }
             }
             Err(status) => {
-                expect_gone("offload", &status);
-                return;
+                if until.after("offload", &status).await {
+                    return;
+                }
             }
         }
     }
