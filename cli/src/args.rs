@@ -131,7 +131,7 @@ pub struct DemoArgs {
     /// is refused with a remote --cold store, since logs must not leave the machine unasked.
     #[arg(long, value_name = "PATH")]
     pub input: Vec<PathBuf>,
-    /// Where the node keeps its data. Must be empty or not exist.
+    /// Where the node, or the cluster, keeps its data. Must be empty or not exist.
     ///
     /// Without it: a new folder under /var/tmp, removed at the end unless --keep.
     #[arg(long, value_name = "DIR")]
@@ -147,6 +147,23 @@ pub struct DemoArgs {
     /// Leave the node running at the end and print commands to look at it.
     #[arg(long)]
     pub keep: bool,
+    /// Run a whole cluster of processes instead, and kill one of each kind while it is written to and read from.
+    ///
+    /// Starts etcd, three bookies, two gateways and two offloaders on loopback. Writers keep a log of what was acknowledged, readers
+    /// compare with it, ledgers are settled and released meanwhile, and a bookie, a gateway, an offloader and etcd are killed with
+    /// -9 and started again, one after the other. Exit code 0 means: everything acknowledged came back equal through each gateway,
+    /// and each settled ledger has exactly one object, which is whole. Needs the program etcd (package etcd-server).
+    #[arg(long, conflicts_with_all = ["input", "prove_cold", "keep"])]
+    pub cluster: bool,
+    /// (with --cluster) For how long processes are killed while writers and readers run [default: 40]
+    #[arg(long, value_name = "N", requires = "cluster", value_parser = clap::value_parser!(u64).range(5..=86_400))]
+    pub seconds: Option<u64>,
+    /// (with --cluster) How often one of each kind is killed [default: 2]
+    #[arg(long, value_name = "N", requires = "cluster", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub rounds: Option<u32>,
+    /// (with --cluster) The program etcd [default: the one on the search path]
+    #[arg(long, value_name = "PATH", requires = "cluster")]
+    pub etcd: Option<PathBuf>,
     /// How the result is printed.
     #[arg(long, value_enum, default_value_t = Output::Table)]
     pub output: Output,

@@ -1,5 +1,6 @@
 //! The main job, whole, on real logs: write to bookies, settle into Parquet, release, replay from either tier, compare.
 
+mod cluster;
 mod input;
 mod report;
 mod steps;
@@ -24,6 +25,9 @@ const ROLL_BYTES_MAX: u64 = 8 * 1024 * 1024;
 
 /// Runs the demo. Ok means that the verdict is a pass.
 pub async fn run(args: DemoArgs) -> Result<(), Fault> {
+    if args.cluster {
+        return cluster::run(args).await;
+    }
     let remote_store = args.cold.as_ref().is_some_and(|url| url.scheme() != "file");
     let input = if args.input.is_empty() {
         if remote_store {

@@ -46,11 +46,18 @@ impl Signals {
         Ok(Self { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
     }
 
+    /// Waits for a signal.
+    pub(crate) async fn asked(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+
     /// Waits for a signal, or for the death of a critical task, whose cause it returns.
     pub(crate) async fn wait(&mut self, tasks: &TaskTree) -> Option<String> {
         tokio::select! {
-            _ = self.interrupt.recv() => None,
-            _ = self.terminate.recv() => None,
+            () = self.asked() => None,
             cause = tasks.failed() => Some(cause),
         }
     }

@@ -6,7 +6,7 @@
 use std::fs::File;
 use std::io;
 use std::net::TcpListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ const HEALTH_DEADLINE: Duration = Duration::from_secs(30);
 const HEALTH_POLL: Duration = Duration::from_millis(20);
 const PROBE_DEADLINE: Duration = Duration::from_secs(2);
 const STARTS_MAX: usize = 5;
+const PROGRAM: &str = "etcd";
 
 /// Why there is no etcd.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +45,7 @@ pub enum EtcdError {
 /// One member, running or killed. Dropping it kills the process and removes its data.
 #[derive(Debug)]
 pub struct Etcd {
+    program: PathBuf,
     dir: TempDir,
     args: Vec<String>,
     client_port: u16,
@@ -66,12 +68,21 @@ impl Etcd {
         Self::start_with(&[]).await
     }
 
+    /// As [`Etcd::start`], with the program at `program` in the place of the one on the search path.
+    ///
+    /// # Errors
+    /// As [`Etcd::start`].
+    pub async fn start_program(program: &Path) -> Result<Self, EtcdError> {
+        let mut members = start_members(program, 1, &[]).await?;
+        Ok(members.remove(0))
+    }
+
     /// As [`Etcd::start`], with more flags for the program.
     ///
     /// # Errors
     /// As [`Etcd::start`].
     pub async fn start_with(flags: &[&str]) -> Result<Self, EtcdError> {
-        let mut members = start_members(1, flags).await?;
+        let mut members = start_members(Path::new(PROGRAM), 1, flags).await?;
         Ok(members.remove(0))
     }
 
@@ -137,7 +148,7 @@ impl Etcd {
         let io = |what| move |source| EtcdError::Io { what, source };
         let log = File::options().create(true).append(true).open(self.dir.path().join("log"));
         let log = log.map_err(io("open the log of etcd"))?;
-        let child = Command::new("etcd")
+        let child = Command::new(&self.program)
             .args(&self.args)
             .stdin(Stdio::null())
             .stdout(log.try_clone().map_err(io("open the log of etcd"))?)
@@ -188,7 +199,7 @@ impl EtcdCluster {
     /// # Errors
     /// As [`Etcd::start`].
     pub async fn start(count: usize) -> Result<Self, EtcdError> {
-        Ok(Self { members: start_members(count, &[]).await? })
+        Ok(Self { members: start_members(Path::new(PROGRAM), count, &[]).await? })
     }
 
     /// The URI of a metadata store below `root` that knows every member.
@@ -199,18 +210,18 @@ impl EtcdCluster {
     }
 }
 
-async fn start_members(count: usize, flags: &[&str]) -> Result<Vec<Etcd>, EtcdError> {
+async fn start_members(program: &Path, count: usize, flags: &[&str]) -> Result<Vec<Etcd>, EtcdError> {
     let mut tried = 0;
     loop {
         tried += 1;
-        match try_start(count, flags).await {
+        match try_start(program, count, flags).await {
             Err(EtcdError::Unhealthy(reason)) if tried < STARTS_MAX && reason.contains("address already in use") => {}
             done => return done,
         }
     }
 }
 
-async fn try_start(count: usize, flags: &[&str]) -> Result<Vec<Etcd>, EtcdError> {
+async fn try_start(program: &Path, count: usize, flags: &[&str]) -> Result<Vec<Etcd>, EtcdError> {
     let io = |what| move |source| EtcdError::Io { what, source };
     let ports = free_ports(2 * count).map_err(io("find free ports"))?;
     let (client_ports, peer_ports) = ports.split_at(count);
@@ -238,7 +249,7 @@ async fn try_start(count: usize, flags: &[&str]) -> Result<Vec<Etcd>, EtcdError>
         .flat_map(|(flag, value)| [flag.to_owned(), value.to_owned()])
         .collect();
         args.extend(flags.iter().map(|flag| (*flag).to_owned()));
-        let mut member = Etcd { dir, args, client_port: *client_port, child: None };
+        let mut member = Etcd { program: program.to_owned(), dir, args, client_port: *client_port, child: None };
         member.spawn()?;
         members.push(member);
     }

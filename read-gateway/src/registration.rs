@@ -103,7 +103,7 @@ mod tests {
         tasks.spawn("registration", Registration::new(store.clone(), gateway.clone()).run(tasks.clone()));
         wait_for(&gateways, 1).await;
         tokio::time::sleep(TTL * 5).await;
-        assert_eq!(gateways.list().await.unwrap(), [gateway.clone()]);
+        assert_eq!(gateways.list().await.unwrap(), std::slice::from_ref(&gateway));
         store.delete_if(&layout::gateway_key("a").unwrap(), Expect::Present).await.unwrap();
         wait_for(&gateways, 1).await;
         tasks.stop(Duration::from_secs(5)).await.unwrap();
