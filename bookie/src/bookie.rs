@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use common::budget::ByteBudget;
 use common::clock::Clock;
+use common::metrics::Set;
 use common::net::Listener;
 use common::rng::Rng;
 use common::shutdown::{StopError, TaskTree};
@@ -21,6 +22,7 @@ use crate::format::SegmentId;
 use crate::identity::{self, Directories};
 use crate::index::{Index, RocksIndex, rows};
 use crate::journal::{JournalWriter, Replayed, SEAL_QUEUE, SealJob, Sealer, SegmentMaker, replay};
+use crate::metrics::Metrics;
 use crate::registration::Registration;
 use crate::server::{Server, accept};
 use crate::store::{BookieState, OpenSegment, Store, Tombstones};
@@ -191,6 +193,11 @@ impl Bookie {
         self.address.clone()
     }
 
+    /// Its metrics, labelled with its id. They keep nothing of the bookie alive.
+    pub fn metrics(&self) -> Set {
+        Metrics::shown(&self.store).with_label("bookie", self.id.as_str())
+    }
+
     /// Its state, now and whenever it changes. Keeps nothing of the bookie alive.
     pub fn watch_state(&self) -> watch::Receiver<BookieState> {
         self.store.condition.watch()
@@ -199,16 +206,12 @@ impl Bookie {
     /// What it holds now.
     pub fn stats(&self) -> BookieStats {
         let store = &self.store;
-        let (segments, mut entries) = store.sealed.count();
-        let unsealed = store.unsealed();
-        entries += unsealed.iter().map(|segment| segment.index().entries).sum::<u64>();
-        let unknown = store.table.count(|state| state.exists && !state.indexed && state.tombstone.is_none());
         BookieStats {
-            segments: segments + unsealed.len() as u64,
+            segments: store.sealed.count().0 + store.unsealed().len() as u64,
             spare_segments: store.spare_segments.load(Ordering::Relaxed),
             allocated_bytes: store.allocated_bytes.load(Ordering::Relaxed),
-            entries,
-            ledgers: store.indexed_ledgers.load(Ordering::Relaxed) + unknown,
+            entries: store.entries(),
+            ledgers: store.ledgers(),
             tombstones: store.tombstones.count(),
             state: store.condition.state(),
         }
@@ -315,6 +318,10 @@ async fn watch_space(store: Arc<Store>, maker: Arc<SegmentMaker>, tasks: TaskTre
 }
 
 async fn look_for_space(store: &Store, maker: &SegmentMaker) {
+    // Without an answer the last one stays.
+    if let Ok(free) = store.disk.free_bytes(&store.journal_dir).await {
+        store.metrics.disk_free(free);
+    }
     if store.condition.is_writable() || store.condition.failure().is_some() {
         return;
     }

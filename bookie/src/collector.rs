@@ -84,6 +84,12 @@ impl Collector {
 
     /// One run over the sealed segments. Not cancel-safe, but a run that stops anywhere is completed by the next.
     pub(crate) async fn run(&self) -> Result<CollectReport, Error> {
+        let report = self.run_once().await;
+        self.store.metrics.collected(report.as_ref().ok());
+        report
+    }
+
+    async fn run_once(&self) -> Result<CollectReport, Error> {
         let mut cursor = self.cursor.lock().await;
         let mut report = CollectReport::default();
         if let Some(reason) = self.store.condition.failure() {

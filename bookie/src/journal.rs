@@ -95,7 +95,7 @@ impl JournalWriter {
         let store = self.store.clone();
         while let Some(batch) = store.queue.take(limit).await {
             if store.condition.failure().is_some() {
-                Group::new(batch, |_| true).fail();
+                Group::new(batch, |_| true).fail(&store);
             } else {
                 self.commit(batch).await;
             }
@@ -122,21 +122,25 @@ impl JournalWriter {
             }
         };
         let group = Group::new(batch, |pending| if pending.is_entry() { entries_fit } else { controls_fit });
-        let Some(segment) = self.current.clone().filter(|_| !group.is_empty()) else { return group.refuse() };
+        let Some(segment) = self.current.clone().filter(|_| !group.is_empty()) else {
+            return group.refuse(&self.store);
+        };
         let (start, sequence) = (segment.index().end, self.sequence + 1);
         let (buffer, bytes, places) = group.encode(&segment.header, start, sequence);
         let end = start + buffer.len() as u64;
         let sync = self.store.config.sync == SyncMode::Always;
+        let began = self.store.clock.now();
         let (buffer, result) = segment.file.write(start, buffer, sync).await;
         if let Err(error) = result {
             return self.fail(group, format!("write {}: {error}", segment.path.display()));
         }
+        self.store.metrics.group_written(group.len(), buffer.len(), self.store.clock.now() - began);
         self.sequence = sequence;
         if let Ok(start) = u32::try_from(start) {
             self.store.keep_recent(segment.id(), start, buffer, bytes);
         }
         group.publish(&self.store, &segment, end, sequence, &places);
-        group.acknowledge();
+        group.acknowledge(&self.store);
         if !self.spare_asked && end > segment.capacity / 2 && !segment.control {
             self.spare_asked = true;
             self.maker.want_spare();
@@ -145,7 +149,7 @@ impl JournalWriter {
 
     fn fail(&self, group: Group, reason: String) {
         self.store.condition.fail(reason);
-        group.fail();
+        group.fail(&self.store);
     }
 
     fn fits(&self, demand: &Demand) -> bool {
@@ -252,22 +256,22 @@ pub(crate) fn describe(error: &dyn std::error::Error) -> String {
 
 impl Group {
     /// Answers all with an I/O error: whether they are on the disk is unknown.
-    fn fail(self) {
-        self.finish(Some(proto::Status::Io));
+    fn fail(self, store: &Store) {
+        self.finish(Some(proto::Status::Io), store);
     }
 
     /// Answers all that had no place.
-    fn refuse(self) {
-        self.finish(None);
+    fn refuse(self, store: &Store) {
+        self.finish(None, store);
     }
 
-    fn acknowledge(self) {
-        self.finish(None);
+    fn acknowledge(self, store: &Store) {
+        self.finish(None, store);
     }
 
-    fn finish(self, failure: Option<proto::Status>) {
+    fn finish(self, failure: Option<proto::Status>, store: &Store) {
         let mut wakeups = Wakeups::default();
-        self.complete(failure, &mut wakeups);
+        self.complete(failure, store, &mut wakeups);
         wakeups.flush();
     }
 }

@@ -26,6 +26,7 @@ mod identity;
 pub mod index;
 mod journal;
 mod ledger_state;
+mod metrics;
 mod registration;
 mod server;
 mod store;

@@ -42,6 +42,7 @@ use crate::format::{Place, RecordKind, SegmentId};
 use crate::index::{Index, Write, rows};
 use crate::journal::JournalQueue;
 use crate::ledger_state::LedgerState;
+use crate::metrics::Metrics;
 use recent::RecentGroups;
 
 /// See the module.
@@ -51,6 +52,7 @@ pub(crate) struct Store {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) index: Arc<dyn Index>,
     pub(crate) clock: Clock,
+    pub(crate) metrics: Metrics,
     pub(crate) condition: Condition,
     pub(crate) queue: JournalQueue,
     pub(crate) table: LedgerTable,
@@ -90,6 +92,7 @@ impl Store {
         tombstones: Tombstones,
     ) -> Self {
         Self {
+            metrics: Metrics::new(),
             condition: Condition::new(),
             queue: JournalQueue::new(),
             table: LedgerTable::new(),
@@ -178,6 +181,17 @@ impl Store {
 
     pub(crate) fn remove_unsealed(&self, id: SegmentId) {
         self.unsealed.write().unwrap_or_else(PoisonError::into_inner).retain(|segment| segment.id() != id);
+    }
+
+    /// Entries in all segments; one that was added again later counts once a segment.
+    pub(crate) fn entries(&self) -> u64 {
+        self.sealed.count().1 + self.unsealed().iter().map(|segment| segment.index().entries).sum::<u64>()
+    }
+
+    /// Ledgers with something stored; approximate while segments are being sealed.
+    pub(crate) fn ledgers(&self) -> u64 {
+        let unknown = self.table.count(|state| state.exists && !state.indexed && state.tombstone.is_none());
+        self.indexed_ledgers.load(Ordering::Relaxed) + unknown
     }
 
     /// The ledger, when it is in memory: the fast way for adds.

@@ -26,6 +26,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use bookie::Bookie;
 use common::metrics::Shelf;
 use common::net::{BoxStream, Listener as _, TcpListener};
 use common::shutdown::TaskTree;
@@ -62,6 +63,12 @@ impl Admin {
         let shelf = Shelf::new();
         shelf.add(metrics::process(&health));
         Self { metrics: shelf, health }
+    }
+
+    /// Shows a bookie's metrics, and counts the role as read-only whenever the bookie is.
+    pub fn watch_bookie(&self, bookie: &Bookie) {
+        self.health.watch_bookie(bookie);
+        self.metrics.add(bookie.metrics());
     }
 }
 

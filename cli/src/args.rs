@@ -99,6 +99,13 @@ pub enum Command {
     /// Settle ledgers into the object store, and see what is settled.
     #[command(subcommand)]
     Offload(OffloadCommand),
+    /// Measure this machine, its disk and the stores, and say what a bookie can sustain here and what will hurt first.
+    ///
+    /// Writes at most 850 MiB to the disk and, if asked to, 34 MiB to the object store, for about 12 seconds, and removes it all again.
+    /// Exit code 0 unless something keeps a role from running. Example:
+    ///   thermocline doctor --dir /data/bookie --metadata etcd://10.0.0.1:2379 --cold s3://bucket/prefix
+    #[command(verbatim_doc_comment)]
+    Doctor(DoctorArgs),
     /// Show a running node: bookies, ledgers by tier, bytes, memory budgets.
     Status(RemoteArgs),
     /// Show the effective configuration and where each value comes from.
@@ -331,6 +338,29 @@ impl OffloaderArgs {
             ("admin", self.admin.clone()),
         ])
     }
+}
+
+/// `thermocline doctor`.
+#[derive(Debug, Clone, Args)]
+pub struct DoctorArgs {
+    /// The directory of a node or bookie; it need not exist yet [default: the setting dir, thermocline-data]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Also measure a metadata store: etcd://host:port,host:port/root or embedded:/path (of a node that is stopped)
+    #[arg(long, value_name = "URI")]
+    pub metadata: Option<String>,
+    /// Also measure an object store: file:///path, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix
+    #[arg(long, value_name = "URL")]
+    pub cold: Option<Url>,
+    /// How long to measure, about.
+    #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u64).range(2..=600), value_name = "N")]
+    pub seconds: u64,
+    /// How the result is printed.
+    #[arg(long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+    /// The configuration of a standalone node, whose sizes the machine is held against.
+    #[command(flatten)]
+    pub config: ConfigArgs,
 }
 
 /// How to reach a running node.

@@ -33,6 +33,7 @@ pub async fn run(cli: Cli) -> Result<(), Fault> {
         Command::Offloader(args) => crate::roles::run_offloader(args).await,
         Command::Ledger(command) => ledger::run(command).await,
         Command::Offload(command) => offload::run(command).await,
+        Command::Doctor(args) => Box::pin(crate::doctor::run(args)).await,
         Command::Status(remote) => status::run(remote).await,
         Command::Bench(command) => bench::run(command).await,
         Command::Config(command) => config::run(command),

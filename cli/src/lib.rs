@@ -17,6 +17,7 @@ pub mod args;
 pub mod cluster;
 mod commands;
 pub mod demo;
+mod doctor;
 mod fault;
 pub mod health;
 pub mod kill_at;

@@ -83,8 +83,8 @@ impl Node {
         })?;
 
         let metadata_uri = format!("embedded:{}", settings.dir.join("metadata").display());
-        let (metadata, instance) = compose::metadata(&metadata_uri, &rng).await?;
-        let cold = compose::cold(&cold_url, &rng).await?;
+        let (metadata, instance) = compose::metadata(&metadata_uri, &rng, &watched.admin.metrics).await?;
+        let cold = compose::cold(&cold_url, &rng, &watched.admin.metrics).await?;
 
         let bookies = Self::start_bookies(&settings, &metadata, &clock, &rng, &budget, &root).await?;
         let client_tasks = root.child("client");
@@ -95,6 +95,7 @@ impl Node {
             budget: &budget,
             bytes: memory.client,
             tasks: client_tasks.clone(),
+            metrics: &watched.admin.metrics,
         };
         let client = compose::client(of, settings.client.clone());
         let front = root.child("front");
@@ -113,8 +114,9 @@ impl Node {
         };
         let front_service = serve::start(&settings, parts).await?;
         for bookie in bookies.lock().await.iter().flatten() {
-            watched.admin.health.watch_bookie(bookie);
+            watched.admin.watch_bookie(bookie);
         }
+        watched.admin.metrics.add(front_service.metrics.clone());
         watched.admin.metrics.add(admin::metrics::budgets(&front_service.budgets));
         watched.admin.health.ready();
         Ok(Self {

@@ -3,6 +3,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use common::budget::ByteBudget;
 use common::clock::Clock;
+use common::metrics::Set;
 use common::net::Connector;
 use common::rng::Rng;
 use common::shutdown::TaskTree;
@@ -14,6 +15,7 @@ use crate::error::{Error, ErrorKind};
 use crate::geometry::Geometry;
 use crate::ledger_reader::LedgerReader;
 use crate::ledger_writer::LedgerWriter;
+use crate::metrics::Metrics;
 use crate::pool::Pool;
 use crate::recover::recover;
 use crate::shared::{Core, Keys};
@@ -84,10 +86,16 @@ impl Client {
             rng,
             config,
             tasks,
+            metrics: Metrics::new(),
             append_budget: budget.child("client-appends", limit / 4 * 3),
             read_budget: budget.child("client-reads", limit / 2),
         };
         Self { core: Arc::new(core) }
+    }
+
+    /// The client's metrics.
+    pub fn metrics(&self) -> Set {
+        self.core.metrics.shown()
     }
 
     /// Creates a ledger on randomly chosen writable bookies.

@@ -369,10 +369,12 @@ impl Run {
             Answer::Body(body) => match self.inner.keys.digester.open(self.inner.ledger, Some(entry), &body) {
                 Ok(opened) => {
                     learn_size(&self.inner, body.len() as u64);
+                    self.inner.core.metrics.read(body.len());
                     slot.found = Some(ReadEntry { entry: opened, body });
                     ReplicaAnswer::Found
                 }
                 Err(error) => {
+                    self.inner.core.metrics.damaged();
                     let bookie = &slot.members.ensemble[index];
                     tracing::warn!(ledger_id = %self.inner.ledger, entry_id = %entry, %bookie, "damaged replica: {error}");
                     ReplicaAnswer::Problem(Problem::Damaged)
@@ -398,6 +400,9 @@ impl Run {
         let step = slot.search.on(index, answer, self.suspects);
         if let ReadStep::Found | ReadStep::Ignore = step {
             return;
+        }
+        if let ReadStep::Ask(_) = step {
+            self.inner.core.metrics.read_retried();
         }
         // The slot leaves the window for a moment, so that the rest of `self` can be used.
         if let Some(mut slot) = self.window.remove(place) {

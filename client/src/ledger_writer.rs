@@ -247,6 +247,8 @@ struct PendingAppend {
     promise: oneshot::Sender<Result<EntryId, Error>>,
     /// Keeps the charge until the entry is confirmed or failed.
     _body: Option<Bytes>,
+    payload_bytes: u64,
+    sent: tokio::time::Instant,
 }
 
 /// The one task that owns a writer's state.
@@ -331,9 +333,10 @@ impl Owner {
             let _ = promise.send(Err(end.clone()));
             return;
         }
-        self.pending.push_back(PendingAppend { promise, _body: None });
+        let payload_bytes = payload.len() as u64;
+        self.pending.push_back(PendingAppend { promise, _body: None, payload_bytes, sent: now });
         let mut actions = std::mem::take(&mut self.actions);
-        self.machine.on(WriterEvent::Append { payload_bytes: payload.len() as u64 }, &mut actions);
+        self.machine.on(WriterEvent::Append { payload_bytes }, &mut actions);
         if let [WriterAction::Send { entry, last_confirmed, length, to }] = actions[..] {
             actions.clear();
             let header = EntryHeader { ledger: self.ledger, entry, last_confirmed, length };
@@ -368,6 +371,7 @@ impl Owner {
         if !problem.is_empty() {
             if self.problems[reply.index].is_empty() {
                 let bookie = &self.record.metadata.last_segment().ensemble[reply.index];
+                self.core.metrics.member_failed();
                 tracing::warn!(ledger_id = %self.ledger, %bookie, entry_id = %entry, %problem, "member failed");
             }
             self.problems[reply.index] = problem;
@@ -380,15 +384,19 @@ impl Owner {
     /// Does what the machine has decided; `Send` is done where the payload is.
     fn act(&mut self) {
         let mut actions = std::mem::take(&mut self.actions);
+        let mut now = None;
         for action in actions.drain(..) {
             match action {
                 WriterAction::Confirm { entry } => {
                     self.last_confirmed.store(entry.as_i64(), Ordering::Release);
                     if let Some(pending) = self.pending.pop_front() {
+                        let now = *now.get_or_insert_with(|| self.core.clock.now());
+                        self.core.metrics.confirmed(pending.payload_bytes, now - pending.sent);
                         let _ = pending.promise.send(Ok(entry));
                     }
                 }
                 WriterAction::Fail { may_be_stored, .. } => {
+                    self.core.metrics.append_failed(may_be_stored);
                     let error = self.append_error(may_be_stored);
                     if let Some(pending) = self.pending.pop_front() {
                         let _ = pending.promise.send(Err(error));
@@ -426,6 +434,7 @@ impl Owner {
             WriterEnd::Closing => Error::new(ErrorKind::Closed, format!("append to ledger {ledger}: it is closed")),
         };
         if end != WriterEnd::Closing {
+            self.core.metrics.writer_ended(&error);
             tracing::warn!(ledger_id = %ledger, last_confirmed = ?self.machine.last_confirmed(), "writer ended: {error}");
         }
         self.lock_gate().end.get_or_insert(error.clone());

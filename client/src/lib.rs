@@ -36,6 +36,7 @@ mod geometry;
 mod lac;
 mod ledger_reader;
 mod ledger_writer;
+mod metrics;
 mod outgoing;
 mod pool;
 mod read;

@@ -27,6 +27,18 @@ pub(crate) async fn recover(
     record: LedgerRecord,
     keys: Keys,
 ) -> Result<LedgerMetadata, Error> {
+    let began = core.clock.now();
+    let recovered = recover_once(core, ledger, record, keys).await;
+    core.metrics.recovered(recovered.is_ok(), core.clock.now() - began);
+    recovered
+}
+
+async fn recover_once(
+    core: &Arc<Core>,
+    ledger: LedgerId,
+    record: LedgerRecord,
+    keys: Keys,
+) -> Result<LedgerMetadata, Error> {
     // Entries on their way from one replica to the others; charged as a whole, because their sizes show only as they come.
     let acquire = core.append_budget.acquire(BYTES_IN_FLIGHT_MAX);
     let _permit = tokio::time::timeout(core.config.read_timeout.duration(), acquire).await.map_err(|_| {

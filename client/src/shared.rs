@@ -14,6 +14,7 @@ use crate::config::ClientConfig;
 use crate::error::{Error, ErrorKind};
 use crate::geometry::{Geometry, IndexSet};
 use crate::lac::{LacAnswer, LacRead, LacStep};
+use crate::metrics::Metrics;
 use crate::pool::{Lane, Pool};
 use crate::read::Problem;
 use crate::request::{Answer, Ask, Request, Sink};
@@ -27,6 +28,7 @@ pub(crate) struct Core {
     pub(crate) rng: Rng,
     pub(crate) config: ClientConfig,
     pub(crate) tasks: TaskTree,
+    pub(crate) metrics: Metrics,
     /// Payloads of appends, until they are confirmed or failed and no connection holds them.
     pub(crate) append_budget: ByteBudget,
     /// What readers have asked for and not yet handed out.

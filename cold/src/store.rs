@@ -13,6 +13,7 @@
 
 mod check;
 mod local;
+mod measure;
 mod open;
 mod upload;
 
@@ -22,17 +23,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use common::metrics::Set;
 use common::retry::{RetryPolicy, retry};
 use common::rng::Rng;
 use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange, GetResult, GetResultPayload, ObjectStore, ObjectStoreExt};
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::metrics::{Metrics, Operation};
 use local::LocalRoot;
 
+pub use measure::StoreSpeed;
 pub use upload::{Upload, Uploaded};
 
 /// How a store is used.
@@ -103,6 +108,7 @@ struct Inner {
     options: StoreOptions,
     requests: Semaphore,
     rng: Rng,
+    metrics: Metrics,
 }
 
 impl ColdStore {
@@ -121,7 +127,7 @@ impl ColdStore {
         rng: Rng,
     ) -> Self {
         let requests = Semaphore::new(options.requests_in_flight.max(1));
-        Self { inner: Arc::new(Inner { store, prefix, name, local, options, requests, rng }) }
+        Self { inner: Arc::new(Inner { store, prefix, name, local, options, requests, rng, metrics: Metrics::new() }) }
     }
 
     /// Which of the cluster's stores this is.
@@ -132,6 +138,11 @@ impl ColdStore {
     /// The store's name for people.
     pub fn name(&self) -> &str {
         &self.inner.name
+    }
+
+    /// The store's metrics.
+    pub fn metrics(&self) -> Set {
+        self.inner.metrics.shown()
     }
 
     /// Size and tag of an object, asked of the store now.
@@ -202,7 +213,10 @@ impl ColdStore {
             Ok(collect(result, range, object_bytes).await)
         };
         match self.request(key, "read", read).await {
-            Ok(Ok(bytes)) => Ok(bytes),
+            Ok(Ok(bytes)) => {
+                self.inner.metrics.read(bytes.len() as u64);
+                Ok(bytes)
+            }
             Ok(Err(Answer::Differs(what))) => Err(Error::damaged(key, what)),
             Ok(Err(Answer::Failed(error))) => Err(store_error(key, "read", error)),
             // Stores refuse a range beyond the end in words of their own: the size tells damage from trouble.
@@ -242,13 +256,18 @@ impl ColdStore {
             .acquire()
             .await
             .map_err(|_| Error::new(ErrorKind::Transient, "the store is closing"))?;
-        match tokio::time::timeout(deadline, work).await {
+        let metrics = &self.inner.metrics;
+        let _under_way = metrics.in_flight.hold();
+        let began = Instant::now();
+        let done = match tokio::time::timeout(deadline, work).await {
             Ok(done) => done.map_err(|error| store_error(key, doing, error)),
             Err(_) => {
                 let seconds = deadline.as_secs_f64();
                 Err(Error::new(ErrorKind::Transient, format!("{doing} object {key}: no answer within {seconds} s")))
             }
-        }
+        };
+        metrics.ended(Operation::of(doing), done.as_ref().err().map(Error::kind), began.elapsed());
+        done
     }
 
     /// Only for what is safe to repeat.
@@ -256,6 +275,7 @@ impl ColdStore {
         let never = CancellationToken::new();
         let again = |error: &Error| {
             if error.is_transient() {
+                self.inner.metrics.retried();
                 tracing::debug!(key, error = %error, "retry");
             }
             error.is_transient()

@@ -9,12 +9,18 @@ use common::rng::Rng;
 use futures::TryStreamExt;
 use metadata::{
     CommitError, EmbeddedStore, ErrorKind, Expect, FaultRates, FaultyStore, Key, MemoryStore, MetadataStore,
-    Transaction, scan, suite,
+    MeteredStore, Transaction, scan, suite,
 };
 
 #[tokio::test(start_paused = true)]
 async fn memory() {
     suite::run(async || Arc::new(MemoryStore::new()) as Arc<dyn MetadataStore>).await;
+}
+
+/// A meter changes nothing.
+#[tokio::test(start_paused = true)]
+async fn metered() {
+    suite::run(async || Arc::new(MeteredStore::new(Arc::new(MemoryStore::new()))) as Arc<dyn MetadataStore>).await;
 }
 
 /// Real time and real parallelism.

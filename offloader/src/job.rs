@@ -142,10 +142,13 @@ impl Job<'_> {
         if self.at.observer.before(self.ledger, step).await == Verdict::Halt {
             return halted("before");
         }
+        let began = self.at.clock.now();
         let span = tracing::debug_span!("step", step = step.name());
         let done = work.instrument(span).await.inspect_err(|error| {
+            self.at.metrics.step_failed(step);
             tracing::debug!(step = step.name(), error = error as &dyn StdError, "step failed");
         })?;
+        self.at.metrics.step_done(step, self.at.clock.now() - began);
         if self.at.observer.after(self.ledger, step).await == Verdict::Halt {
             return halted("after");
         }

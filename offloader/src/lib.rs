@@ -38,6 +38,7 @@ mod config;
 mod error;
 mod gateway_probe;
 mod job;
+mod metrics;
 mod observe;
 mod offloader;
 mod owner;

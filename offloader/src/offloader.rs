@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cold::ColdStore;
 use common::budget::ByteBudget;
 use common::clock::Clock;
+use common::metrics::Set;
 use common::rng::Rng;
 use common::shutdown::TaskTree;
 use ledger::LedgerId;
@@ -12,6 +13,7 @@ use tokio::sync::{Mutex as AsyncMutex, Semaphore, oneshot};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::job::{Job, Wanted};
+use crate::metrics::Metrics;
 use crate::owner::Owner;
 use crate::plan::{Plan, Why};
 use crate::report::Counters;
@@ -66,6 +68,7 @@ pub(crate) struct Inner {
     pub(crate) owner: Owner,
     pub(crate) seen: Seen,
     pub(crate) counters: Counters,
+    pub(crate) metrics: Metrics,
     /// One job at a time for each ledger: whoever comes second waits, and finds the work done.
     turns: Mutex<BTreeMap<LedgerId, Arc<AsyncMutex<()>>>>,
     /// Jobs at a time.
@@ -97,6 +100,7 @@ impl Offloader {
             owner,
             seen: Seen::default(),
             counters: Counters::default(),
+            metrics: Metrics::new(),
             turns: Mutex::default(),
             slots: Semaphore::new(config.ledgers_in_flight),
             config,
@@ -148,6 +152,11 @@ impl Offloader {
         }
     }
 
+    /// The worker's metrics. They keep nothing of it alive.
+    pub fn metrics(&self) -> Set {
+        Metrics::shown(&self.inner)
+    }
+
     /// What was done since this worker was made.
     pub fn tallies(&self) -> Tallies {
         self.inner.counters.tallies()
@@ -185,6 +194,7 @@ impl Inner {
             }
             Some(Ok(result)) => result,
         };
+        self.metrics.job_ended(&result);
         if result.is_err() {
             Counters::add(&self.counters.failed, 1);
         }

@@ -9,6 +9,7 @@ use tokio::time::MissedTickBehavior;
 
 use crate::error::{ErrorKind, Result};
 use crate::job::Wanted;
+use crate::metrics::Census;
 use crate::offloader::Inner;
 use crate::plan::{self, AttemptFacts, Facts, Order, Plan};
 
@@ -27,6 +28,13 @@ impl Inner {
 
     /// One pass over all ledgers; returns when the work it found is done.
     pub(crate) async fn scan(&self) -> Result<()> {
+        let census = self.scan_once().await;
+        self.metrics.scanned(census.as_ref().ok());
+        census.map(drop)
+    }
+
+    async fn scan_once(&self) -> Result<Census> {
+        let mut census = Census::default();
         let mut attempts = self.running_attempts().await?;
         let mut after = None;
         while !self.tasks.is_stopping() {
@@ -36,7 +44,12 @@ impl Inner {
             let mut due = Vec::new();
             for (id, record) in &page {
                 let owner = attempts.remove(id);
-                if self.is_due(*id, &record.metadata, owner.as_deref()) {
+                let is_due = self.is_due(*id, &record.metadata, owner.as_deref());
+                let unsettled = record.metadata.custom(ledger::ColdRecord::KEY).is_none();
+                // What can never be settled is not remembered either.
+                let waiting = self.seen.get(*id).closed_since.filter(|_| unsettled);
+                census.count(&record.metadata, waiting);
+                if is_due {
                     due.push(*id);
                 }
             }
@@ -49,7 +62,7 @@ impl Inner {
         }
         // What is left was begun for ledgers that do not exist any more.
         self.work(attempts.into_keys().collect()).await;
-        Ok(())
+        Ok(census)
     }
 
     async fn running_attempts(&self) -> Result<BTreeMap<LedgerId, String>> {

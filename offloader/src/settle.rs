@@ -76,6 +76,7 @@ impl Job<'_> {
             Ok(attempt) => {
                 if let Some(old) = old {
                     Counters::add(&self.at.counters.abandoned, 1);
+                    self.at.metrics.taken_over();
                     tracing::info!(
                         owner = old.attempt.owner,
                         object = old.attempt.key,
@@ -160,11 +161,12 @@ impl Job<'_> {
     /// The next entries, at least one unless the stream has ended. Waits for each no longer than the configured time.
     async fn next_batch(&self, entries: &mut Fuse<EntryStream>) -> Result<Vec<Entry>> {
         let limit = self.at.config.read_timeout;
-        let (mut batch, mut bytes) = (Vec::new(), 0);
+        let (mut batch, mut bytes, mut payload_bytes) = (Vec::new(), 0, 0);
         while batch.len() < BATCH_ENTRIES && bytes < BATCH_BYTES {
             match tokio::time::timeout(limit.duration(), entries.next()).await {
                 Ok(Some(entry)) => {
                     let entry = entry?;
+                    payload_bytes += entry.payload.len() as u64;
                     bytes += entry.payload.len() as u64 + 64;
                     batch.push(entry);
                 }
@@ -175,6 +177,7 @@ impl Job<'_> {
                 }
             }
         }
+        self.at.metrics.entries_read(batch.len(), payload_bytes);
         Ok(batch)
     }
 

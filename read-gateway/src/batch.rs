@@ -89,6 +89,11 @@ impl Batch {
         self.entries.is_empty()
     }
 
+    /// Entries so far.
+    pub(crate) fn entries(&self) -> usize {
+        self.entries.len()
+    }
+
     /// Payload bytes so far.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes

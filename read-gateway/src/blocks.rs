@@ -34,9 +34,11 @@ use ledger::EntryId;
 use moka::future::Cache;
 use moka::policy::EvictionPolicy;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::metrics::{Lookup, Metrics};
 use crate::objects::{OpenObject, no_room};
 
 /// The most that is kept free of cached blocks, if the budget allows it: a row group of the largest size, encoded and decoded.
@@ -125,11 +127,21 @@ struct Table {
     starving: AtomicUsize,
     memory_timeout: Duration,
     tasks: TaskTree,
+    metrics: Metrics,
 }
 
 impl MokaBlocks {
     /// A table within `budget`. `memory_timeout` is how long a fetch waits for room; its tasks run in `tasks`.
     pub fn new(budget: ByteBudget, memory_timeout: Duration, tasks: TaskTree) -> Self {
+        Self::with_metrics(budget, memory_timeout, tasks, Metrics::new())
+    }
+
+    pub(crate) fn with_metrics(
+        budget: ByteBudget,
+        memory_timeout: Duration,
+        tasks: TaskTree,
+        metrics: Metrics,
+    ) -> Self {
         let headroom_bytes = HEADROOM_BYTES_MAX.min(budget.limit_bytes() / 2);
         let cache = Cache::builder()
             .name("gateway blocks")
@@ -140,7 +152,14 @@ impl MokaBlocks {
             .build();
         let flights = Mutex::default();
         let starving = AtomicUsize::new(0);
-        Self { shared: Arc::new(Table { cache, budget, headroom_bytes, flights, starving, memory_timeout, tasks }) }
+        let table = Table { cache, budget, headroom_bytes, flights, starving, memory_timeout, tasks, metrics };
+        Self { shared: Arc::new(table) }
+    }
+
+    /// Memory of the row groups that are kept, give or take what is being evicted. Keeps nothing alive.
+    pub(crate) fn cached_bytes(&self) -> impl Fn() -> Option<f64> + Send + Sync + use<> {
+        let table = Arc::downgrade(&self.shared);
+        move || Some(table.upgrade()?.cache.weighted_size() as f64)
     }
 }
 
@@ -148,6 +167,7 @@ impl MokaBlocks {
 impl BlockTable for MokaBlocks {
     async fn block(&self, object: &Arc<OpenObject>, group: usize) -> Result<Arc<Block>> {
         if let Some(block) = self.shared.cache.get(&(object.object(), group)).await {
+            self.shared.metrics.looked_up(Lookup::Hit);
             return Ok(block);
         }
         let flight = Table::join_or_start(&self.shared, object, group, None);
@@ -157,6 +177,7 @@ impl BlockTable for MokaBlocks {
     async fn row(&self, object: &Arc<OpenObject>, entry: EntryId) -> Result<Option<HeldRow>> {
         let Some(info) = object.reader().group_of(entry) else { return Ok(None) };
         if let Some(block) = self.shared.cache.get(&(object.object(), info.index)).await {
+            self.shared.metrics.looked_up(Lookup::Hit);
             let row = block.entry(entry)?;
             return Ok(row.map(|row| HeldRow { row, _held: Held::Block(block) }));
         }
@@ -226,9 +247,13 @@ impl Table {
         let (answer, flight) = oneshot::channel();
         let flight = flight.shared();
         match table.lock().entry(key) {
-            Entry::Occupied(under_way) => return under_way.get().clone(),
+            Entry::Occupied(under_way) => {
+                table.metrics.looked_up(Lookup::Joined);
+                return under_way.get().clone();
+            }
             Entry::Vacant(place) => place.insert(flight.clone()),
         };
+        table.metrics.looked_up(Lookup::Miss);
         let landing = Landing { table: Arc::clone(table), key };
         let object = Arc::clone(object);
         let fetch = async move {
@@ -256,11 +281,17 @@ impl Table {
             let message = format!("read object {}: it has no row group {group}", object.reader().key());
             return Err(Error::new(ErrorKind::Internal, message));
         };
-        let mut permit = match permit {
-            Some(permit) => permit,
-            None => self.admit(fetch_cost(info)).await?,
+        let began = Instant::now();
+        let fetched = async {
+            let permit = match permit {
+                Some(permit) => permit,
+                None => self.admit(fetch_cost(info)).await?,
+            };
+            Ok::<_, Error>((permit, object.reader().read_group(group).await?))
         };
-        let group = object.reader().read_group(group).await?;
+        let fetched = fetched.await;
+        self.metrics.fetched(fetched.is_ok().then(|| info.fetch_bytes()), began.elapsed());
+        let (mut permit, group) = fetched?;
         permit.shrink_to(group.memory_bytes());
         let block = Arc::new(Block { group, _permit: permit });
         if self.starving.load(Ordering::SeqCst) == 0 {
@@ -282,6 +313,7 @@ impl Table {
             return Ok(permit);
         }
         let _starving = Starving::new(&self.starving);
+        self.metrics.cache_emptied();
         self.cache.invalidate_all();
         self.cache.run_pending_tasks().await;
         tokio::time::timeout(self.memory_timeout, self.budget.acquire(bytes)).await.map_err(|_| no_room(&self.budget))

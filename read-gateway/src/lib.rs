@@ -34,6 +34,7 @@ mod credit;
 mod describe;
 mod error;
 mod hot_tier;
+mod metrics;
 mod objects;
 mod reading;
 mod registration;

@@ -11,6 +11,7 @@ use moka::policy::EvictionPolicy;
 use uuid::Uuid;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::metrics::Metrics;
 
 /// While a footer is parsed, its bytes and what becomes of them are in memory together.
 const PARSE_FACTOR: u64 = 4;
@@ -42,6 +43,7 @@ pub struct ObjectCache {
     cache: Cache<Uuid, Arc<OpenObject>>,
     budget: ByteBudget,
     memory_timeout: Duration,
+    metrics: Metrics,
 }
 
 impl ObjectCache {
@@ -54,7 +56,11 @@ impl ObjectCache {
             .weigher(|_, object: &Arc<OpenObject>| u32::try_from(object.reader.memory_bytes()).unwrap_or(u32::MAX))
             .eviction_policy(EvictionPolicy::lru())
             .build();
-        Self { store, instance_id: instance_id.into(), cache, budget, memory_timeout }
+        Self { store, instance_id: instance_id.into(), cache, budget, memory_timeout, metrics: Metrics::new() }
+    }
+
+    pub(crate) fn with_metrics(self, metrics: Metrics) -> Self {
+        Self { metrics, ..self }
     }
 
     /// The object that a ledger's cold record names. However many ask at once, it is opened once.
@@ -87,6 +93,7 @@ impl ObjectCache {
         };
         let reader = ObjectReader::open(&self.store, &self.instance_id, ledger, record).await?;
         permit.shrink_to(reader.memory_bytes());
+        self.metrics.object_opened();
         Ok(Arc::new(OpenObject { reader, object: record.object, _permit: permit }))
     }
 }

@@ -8,11 +8,13 @@ use common::budget::{ByteBudget, BytePermit};
 use ledger::{EntryId, LedgerId, Password};
 use metadata::{LedgerRecord, Ledgers};
 use proto::v1;
+use tokio::time::Instant;
 
 use crate::batch::{Batch, Filled, Room};
 use crate::cold_tier::ColdTier;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hot_tier::{HotRead, HotTier};
+use crate::metrics::Metrics;
 use crate::objects::no_room;
 use crate::route::{Refusal, Shape, Situation, Source, Step, Wanted, route};
 
@@ -24,6 +26,7 @@ pub(crate) struct Tiers {
     pub(crate) send_budget: ByteBudget,
     pub(crate) read_timeout: Duration,
     pub(crate) memory_timeout: Duration,
+    pub(crate) metrics: Metrics,
 }
 
 impl Tiers {
@@ -164,8 +167,11 @@ impl Reading {
                 Step::Refuse(refusal) => return Err(refused(self.ledger, refusal)),
                 Step::GiveUp => return Err(self.all_missed(misses)),
             };
+            let began = Instant::now();
             match self.batch_from(source, credit_bytes).await {
                 Ok(permitted) => {
+                    let batch = &permitted.batch;
+                    self.tiers.metrics.served(source, batch.entries(), batch.bytes(), began.elapsed());
                     if !misses.is_empty() {
                         self.proven = Some(source);
                     }
@@ -183,6 +189,7 @@ impl Reading {
                         ledger_id = %self.ledger, entry_id = %self.left.start, tier = ?source, error = %error.chain(),
                         "a tier did not serve a read"
                     );
+                    self.tiers.metrics.missed(source);
                     misses.push((source, error));
                     let newest = self.tiers.proven_record(self.ledger).await?;
                     changed = newest.version != self.record.version;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use client::{Client, CreateOptions, OpenMode, Opened};
 use cold::ColdStore;
 use common::budget::ByteBudget;
+use common::metrics::Set;
 use common::shutdown::TaskTree;
 use futures::stream::{BoxStream, StreamExt as _};
 use ledger::{LedgerId, Password, Quorums};
@@ -21,6 +22,7 @@ use crate::cold_tier::ColdTier;
 use crate::config::GatewayConfig;
 use crate::describe::{RESERVED_PREFIX, describe, digest_type};
 use crate::error::{Error, ErrorKind, Result};
+use crate::metrics::{Metrics, Stream as StreamKind};
 use crate::objects::ObjectCache;
 use crate::reading::{Tiers, check_password, ledger_id};
 use crate::session::Session;
@@ -59,6 +61,7 @@ struct Gateway {
     config: GatewayConfig,
     tasks: TaskTree,
     budgets: [ByteBudget; 3],
+    blocks: MokaBlocks,
 }
 
 impl LedgersService {
@@ -69,16 +72,19 @@ impl LedgersService {
         let blocks = parts.budget.child("gateway blocks", config.cache_bytes.bytes());
         let footers = parts.budget.child("gateway footers", config.footer_cache_bytes.bytes());
         let send = parts.budget.child("gateway messages", config.send_bytes.bytes());
-        let objects = ObjectCache::new(parts.cold, parts.instance_id.clone(), footers.clone(), memory_timeout);
-        let table = MokaBlocks::new(blocks.clone(), memory_timeout, tasks.clone());
+        let metrics = Metrics::new();
+        let objects = ObjectCache::new(parts.cold, parts.instance_id.clone(), footers.clone(), memory_timeout)
+            .with_metrics(metrics.clone());
+        let table = MokaBlocks::with_metrics(blocks.clone(), memory_timeout, tasks.clone(), metrics.clone());
         let writers = Writers::new(config.writers_max);
         let tiers = Tiers {
             ledgers: parts.ledgers,
             hot: Arc::new(ClientTier::new(parts.client.clone(), writers.clone())),
-            cold: ColdTier::new(objects, Arc::new(table)),
+            cold: ColdTier::new(objects, Arc::new(table.clone())),
             send_budget: send.clone(),
             read_timeout: config.read_timeout.duration(),
             memory_timeout,
+            metrics,
         };
         let gateway = Gateway {
             client: parts.client,
@@ -88,6 +94,7 @@ impl LedgersService {
             config,
             tasks,
             budgets: [blocks, footers, send],
+            blocks: table,
         };
         Self { gateway: Arc::new(gateway) }
     }
@@ -102,6 +109,13 @@ impl LedgersService {
     /// The gateway's budgets, for reports.
     pub fn budgets(&self) -> &[ByteBudget] {
         &self.gateway.budgets
+    }
+
+    /// The gateway's metrics. They keep nothing of it alive.
+    pub fn metrics(&self) -> Set {
+        let gateway = Arc::downgrade(&self.gateway);
+        let live_writers = move || Some(gateway.upgrade()?.writers.ledgers().len() as f64);
+        self.gateway.tiers.metrics.shown(self.gateway.blocks.cached_bytes(), live_writers)
     }
 
     /// How many ledgers have a live writer here.
@@ -300,6 +314,7 @@ impl v1::ledgers_server::Ledgers for LedgersService {
         let requests = request.into_inner();
         let (answers, stream) = answers();
         self.gateway.tasks.spawn("append", async move {
+            let _open = gateway.tiers.metrics.stream(StreamKind::Append);
             let result = tokio::select! {
                 biased;
                 () = answers.gone() => return,

@@ -16,6 +16,7 @@ use tonic::Status;
 use crate::answers::Answers;
 use crate::credit::Credit;
 use crate::error::{Error, ErrorKind, Result};
+use crate::metrics::Stream as StreamKind;
 use crate::reading::{Reading, Tiers};
 
 /// How long a read that waits for its caller keeps its stream of hot entries, with what that has read ahead.
@@ -35,9 +36,11 @@ impl Session {
     where
         S: Stream<Item = std::result::Result<v1::ReadEntriesRequest, Status>> + Unpin + Send,
     {
+        let metrics = self.tiers.metrics.clone();
+        let _open = metrics.stream(StreamKind::Read);
         let result = tokio::select! {
             biased;
-            () = answers.gone() => return,
+            () = answers.gone() => return metrics.read_ended(None),
             () = self.tasks.stopping() => Err(Error::stopping()),
             result = self.serve(requests, &answers) => result,
         };
@@ -46,6 +49,7 @@ impl Session {
         {
             tracing::warn!(error = %error.chain(), "a read met damage that no other copy could make good");
         }
+        metrics.read_ended(Some(&result));
         answers.end(result);
     }
 

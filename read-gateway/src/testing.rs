@@ -158,6 +158,7 @@ impl World {
             send_budget: ByteBudget::new("send", sizes.send),
             read_timeout: Duration::from_secs(30),
             memory_timeout: wait,
+            metrics: crate::metrics::Metrics::new(),
         };
         let tiers = Arc::new(tiers);
         Self { objects, faults, hot, ledgers, blocks, blocks_budget, tiers, tasks, cold, group_bytes: sizes.group }

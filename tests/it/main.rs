@@ -3,6 +3,7 @@
 
 mod damage;
 mod failures;
+mod metrics;
 mod outsiders;
 mod restart;
 mod road;

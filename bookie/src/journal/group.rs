@@ -1,10 +1,12 @@
 use std::sync::Arc;
 
 use proto::Status;
+use tokio::time::Instant;
 
 use super::{Pending, Work};
 use crate::disk::{AlignedBuffer, BLOCK_BYTES};
 use crate::format::{GROUP_HEADER_BYTES, GroupWriter, Place, Record, RecordKind, SegmentHeader};
+use crate::metrics::Metrics;
 use crate::store::{Durable, LedgerSlot, OpenSegment, Store};
 use crate::wakeups::Wakeups;
 
@@ -70,6 +72,11 @@ impl Group {
         self.order.is_empty()
     }
 
+    /// How many records are written.
+    pub(super) fn len(&self) -> usize {
+        self.order.len()
+    }
+
     fn records(&self) -> impl Iterator<Item = (&Pending, &Arc<LedgerSlot>, Record<'_>)> {
         self.order.iter().filter_map(|at| {
             let pending = &self.batch[*at as usize];
@@ -122,7 +129,8 @@ impl Group {
     }
 
     /// Answers everything of the batch in the order it was queued. With a `failure` nothing counts as written.
-    pub(super) fn complete(self, failure: Option<Status>, wakeups: &mut Wakeups) {
+    pub(super) fn complete(self, failure: Option<Status>, store: &Store, wakeups: &mut Wakeups) {
+        let mut tally = Tally::new(&store.metrics, store.clock.now());
         for (pending, written) in self.batch.into_iter().zip(self.written) {
             let result = match (&pending.work, failure) {
                 (Work::Marker(status), _) => Err(*status),
@@ -134,10 +142,64 @@ impl Group {
             if let (Some(slot), Work::Record { kind, .. }, Err(_)) = (&pending.slot, &pending.work, result) {
                 slot.lock().on_failed(*kind == RecordKind::MasterKey, *kind == RecordKind::Fence);
             }
+            tally.count(&pending, result);
             if let Some(done) = pending.done {
                 done(result, wakeups);
             }
             drop(pending.permit);
         }
+        tally.finish();
+    }
+}
+
+/// Counts what a group answered, entries together where they came in together.
+struct Tally<'a> {
+    metrics: &'a Metrics,
+    now: Instant,
+    entries: u64,
+    bytes: u64,
+    /// Entries received at one moment.
+    run: Option<(Instant, u64)>,
+}
+
+impl<'a> Tally<'a> {
+    fn new(metrics: &'a Metrics, now: Instant) -> Self {
+        Self { metrics, now, entries: 0, bytes: 0, run: None }
+    }
+
+    fn count(&mut self, pending: &Pending, result: Result<(), Status>) {
+        match (&pending.work, result) {
+            (Work::Record { kind, body, .. }, Ok(())) if kind.is_entry() => {
+                self.entries += 1;
+                self.bytes += body.len() as u64;
+                self.count_latency(pending.received);
+            }
+            (Work::Record { kind: RecordKind::Fence, .. }, Ok(())) => self.metrics.fenced(),
+            (Work::Record { kind, .. }, Err(status)) if kind.is_entry() => self.metrics.add_refused(status),
+            (Work::Marker(status), _) => self.metrics.add_refused(*status),
+            (Work::Record { .. }, _) => {}
+        }
+    }
+
+    fn count_latency(&mut self, received: Option<Instant>) {
+        let Some(received) = received else { return };
+        match &mut self.run {
+            Some((since, entries)) if *since == received => *entries += 1,
+            _ => {
+                self.finish_run();
+                self.run = Some((received, 1));
+            }
+        }
+    }
+
+    fn finish_run(&mut self) {
+        if let Some((since, entries)) = self.run.take() {
+            self.metrics.add_took(self.now - since, entries);
+        }
+    }
+
+    fn finish(mut self) {
+        self.finish_run();
+        self.metrics.added(self.entries, self.bytes);
     }
 }

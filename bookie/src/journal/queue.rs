@@ -6,6 +6,7 @@ use common::budget::BytePermit;
 use ledger::EntryId;
 use proto::Status;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::format::{Record, RecordKind};
 use crate::store::LedgerSlot;
@@ -37,6 +38,8 @@ pub(crate) struct Pending {
     pub(crate) done: Option<Completion>,
     /// Bytes of the add budget, given back when the last holder is answered.
     pub(crate) permit: Option<Arc<BytePermit>>,
+    /// When the request of an entry came in.
+    pub(crate) received: Option<Instant>,
 }
 
 impl Pending {

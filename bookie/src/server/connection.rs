@@ -27,6 +27,8 @@ const BATCH_READS: usize = 256;
 
 /// Serves one connection until its peer leaves, breaks the protocol or takes no answers, or the server stops.
 pub(super) async fn serve(server: Arc<Server>, stream: BoxStream, peer: String) {
+    let _open = server.store.metrics.connections.hold();
+    server.store.metrics.connected();
     let (mut input, mut output) = tokio::io::split(stream);
     let outbox = Arc::new(Outbox::new());
     let patience = server.store.config.write_timeout.duration();
@@ -147,6 +149,8 @@ impl Connection {
     }
 
     async fn handle(&mut self, burst: &mut Vec<Item>) {
+        // Once for all that came together; waiting for the budget counts.
+        let received = self.server.store.clock.now();
         let permit = self.admit(burst).await;
         let mut wakeups = Wakeups::default();
         for item in burst.drain(..) {
@@ -170,7 +174,7 @@ impl Connection {
                     let permit = permit.as_ref().map_err(|status| *status);
                     match last_confirmed.and_then(|confirmed| permit.map(|permit| (confirmed, permit.clone()))) {
                         Ok((last_confirmed, permit)) => {
-                            let add = Add { entry, last_confirmed, master_key, body, recovery, permit };
+                            let add = Add { entry, last_confirmed, master_key, body, recovery, permit, received };
                             self.add(to, ledger, add).await;
                         }
                         Err(status) => {
@@ -179,7 +183,7 @@ impl Connection {
                         }
                     }
                 }
-                Item::Request(to, request) => self.read(ReadJob::new(to, &request), &mut wakeups).await,
+                Item::Request(to, request) => self.read(ReadJob::new(to, &request, received), &mut wakeups).await,
             }
             if self.batch.len() >= BATCH_READS {
                 self.start_batch(&mut wakeups).await;

@@ -5,10 +5,12 @@ use common::budget::BytePermit;
 use ledger::{LedgerId, MasterKey};
 use proto::{ReadTarget, Reply, ReplyTo, Request, Status};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
 
 use super::Server;
 use super::outbox::Outbox;
 use crate::ledger_state::{Durability, Tombstone};
+use crate::metrics::ReadEnd;
 use crate::store::{Fetched, LedgerSlot, Located, Spot};
 use crate::wakeups::Wakeups;
 
@@ -25,6 +27,9 @@ pub(super) struct ReadJob {
     target: ReadTarget,
     kind: Kind,
     slot: Option<Arc<LedgerSlot>>,
+    received: Instant,
+    /// Where the entry comes from.
+    end: ReadEnd,
 }
 
 #[derive(Clone, Debug)]
@@ -38,14 +43,14 @@ type Key = (LedgerId, ReadTarget, bool);
 
 impl ReadJob {
     /// The read that a request asks for.
-    pub(super) fn new(to: ReplyTo, request: &Request) -> Self {
+    pub(super) fn new(to: ReplyTo, request: &Request, received: Instant) -> Self {
         let (target, kind) = match request {
             Request::Read { target, fence: true, master_key, .. } => (*target, Kind::Fence(*master_key)),
             Request::Read { target, .. } => (*target, Kind::Plain),
             Request::Add { entry, .. } => (ReadTarget::Entry(*entry), Kind::Plain),
             Request::ReadLac { .. } => (ReadTarget::Last, Kind::Lac),
         };
-        Self { to, ledger: request.ledger(), target, kind, slot: None }
+        Self { to, ledger: request.ledger(), target, kind, slot: None, received, end: ReadEnd::Buffer }
     }
 
     pub(super) fn ledger(&self) -> LedgerId {
@@ -158,6 +163,12 @@ impl Reads {
         permit: Option<BytePermit>,
         wakeups: &mut Wakeups,
     ) {
+        let metrics = &self.server.store.metrics;
+        let latency = self.server.store.clock.now() - job.received;
+        match &answer {
+            Ok(found) => metrics.read_found(job.end, found.body.len(), latency),
+            Err(status) => metrics.read_not_found(*status, latency),
+        }
         self.outbox.put(&job.to, &job.reply(answer), permit);
         self.outbox.close_read();
         wakeups.add(&self.outbox);
@@ -198,6 +209,7 @@ impl Reads {
                 Ok((found, permit))
             }
             Located::There(spot) => {
+                job.end = ReadEnd::Segment;
                 let permit = self.server.reads.acquire(spot.bytes()).await;
                 let found = self.fetch(std::slice::from_ref(&spot)).await.pop().unwrap_or(Err(Status::Io))?;
                 Ok((found, permit))
@@ -273,7 +285,8 @@ struct Step {
 }
 
 impl Step {
-    fn push(&mut self, job: ReadJob, spot: Spot) {
+    fn push(&mut self, mut job: ReadJob, spot: Spot) {
+        job.end = ReadEnd::Segment;
         self.bytes += spot.bytes();
         self.jobs.push(job);
         self.spots.push(spot);

@@ -5,6 +5,7 @@ use common::budget::BytePermit;
 use ledger::{EntryId, MasterKey};
 use proto::Status;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::{LedgerSlot, Store};
 use crate::format::RecordKind;
@@ -21,6 +22,8 @@ pub(crate) struct Add {
     pub(crate) recovery: bool,
     /// Covers the body until the commit; shared by the adds that were received together.
     pub(crate) permit: Option<Arc<BytePermit>>,
+    /// When its request came in.
+    pub(crate) received: Instant,
 }
 
 impl Refusal {
@@ -59,7 +62,13 @@ impl Store {
             Ok(admission) => {
                 let kind = if add.recovery { RecordKind::RecoveryEntry } else { RecordKind::Entry };
                 let work = Work::Record { kind, entry: add.entry, body: add.body, last_confirmed: add.last_confirmed };
-                let record = Pending { work, slot: Some(slot.clone()), done: Some(done), permit: add.permit };
+                let record = Pending {
+                    work,
+                    slot: Some(slot.clone()),
+                    done: Some(done),
+                    permit: add.permit,
+                    received: Some(add.received),
+                };
                 self.queue_records(slot, &mut state, admission, Some(record));
                 Ok(())
             }
@@ -80,8 +89,10 @@ impl Store {
                 slot: None,
                 done: Some(done),
                 permit: None,
+                received: None,
             }));
         } else {
+            self.metrics.add_refused(status);
             done(Err(status), &mut Wakeups::default());
         }
     }
@@ -105,6 +116,7 @@ impl Store {
                 slot: Some(slot.clone()),
                 done: Some(done),
                 permit: None,
+                received: None,
             };
             self.queue_records(slot, &mut state, admission, Some(record));
             receiver
@@ -122,7 +134,7 @@ impl Store {
         let key = admission.write_key.then(|| {
             let key = state.master_key.unwrap_or(MasterKey::EMPTY);
             let work = Work::control(RecordKind::MasterKey, Bytes::copy_from_slice(key.as_bytes()));
-            Pending { work, slot: Some(slot.clone()), done: None, permit: None }
+            Pending { work, slot: Some(slot.clone()), done: None, permit: None, received: None }
         });
         state.pending += u32::from(key.is_some()) + u32::from(record.is_some());
         self.queue.push(key.into_iter().chain(record));

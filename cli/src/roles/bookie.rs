@@ -32,7 +32,7 @@ pub(crate) async fn run(args: BookieArgs) -> Result<(), Fault> {
         .map_err(|error| Fault::usage(format!("data folder {}: {error}; choose another with --dir", dir.display())))?;
     let id = id(&settings.id, &disk, &dir, &address).await?;
     let rng = Rng::from_os();
-    let (metadata, _instance) = compose::metadata(&settings.metadata, &rng).await?;
+    let (metadata, _instance) = compose::metadata(&settings.metadata, &rng, &watched.admin.metrics).await?;
 
     let charged = settings.bookie.add_bytes_max.bytes() + settings.bookie.read_bytes_max.bytes();
     let budget = ByteBudget::new("bookie", charged);
@@ -53,7 +53,7 @@ pub(crate) async fn run(args: BookieArgs) -> Result<(), Fault> {
     if let BookieState::ReadOnly { reason, .. } = bookie.stats().state {
         eprintln!("warning: {id} takes no entries: {reason}");
     }
-    watched.admin.health.watch_bookie(&bookie);
+    watched.admin.watch_bookie(&bookie);
     watched.admin.metrics.add(admin::metrics::budgets(&[budget]));
     let facts = [("id", id.as_str()), ("address", address.as_str())];
     serve_until_told("bookie", &facts, watched, root, async |patience| {

@@ -7,10 +7,11 @@ use client::{Client, ClientConfig, ClientParts};
 use cold::{ColdStore, StoreOptions};
 use common::budget::ByteBudget;
 use common::clock::Clock;
+use common::metrics::Shelf;
 use common::net::TcpConnector;
 use common::rng::Rng;
 use common::shutdown::TaskTree;
-use metadata::{Cluster, ErrorKind, InstanceId, MetadataStore};
+use metadata::{Cluster, ErrorKind, InstanceId, MetadataStore, MeteredStore};
 use tokio::time::Instant;
 use url::Url;
 
@@ -23,16 +24,24 @@ const METADATA_RETRY: Duration = Duration::from_millis(500);
 /// The client cannot get on with less: appends of the largest entries, reads ahead, a recovery.
 const CLIENT_BYTES_MIN: u64 = 48 << 20;
 
-/// Opens the cluster's metadata, makes the cluster when there is none, and returns its identity.
+/// Opens the cluster's metadata, makes the cluster when there is none, and returns its identity. Calls are counted in `metrics`.
 ///
 /// # Errors
 /// One sentence: what `uri` should be, who else has it open, or that it does not answer.
-pub(crate) async fn metadata(uri: &str, rng: &Rng) -> Result<(Arc<dyn MetadataStore>, InstanceId), Fault> {
+pub(crate) async fn metadata(
+    uri: &str,
+    rng: &Rng,
+    metrics: &Shelf,
+) -> Result<(Arc<dyn MetadataStore>, InstanceId), Fault> {
     let deadline = Instant::now() + METADATA_DEADLINE;
     let mut last: Option<metadata::Error> = None;
     loop {
         let error = match tokio::time::timeout_at(deadline, try_metadata(uri, rng)).await {
-            Ok(Ok(opened)) => return Ok(opened),
+            Ok(Ok((store, instance))) => {
+                let metered = MeteredStore::new(store);
+                metrics.add(metered.metrics());
+                return Ok((Arc::new(metered), instance));
+            }
             Ok(Err(error)) if error.kind() == ErrorKind::Unavailable => error,
             Ok(Err(error)) => return Err(unusable(uri, &error)),
             Err(_) => last.take().unwrap_or_else(|| metadata::Error::new(ErrorKind::Unavailable, "no answer")),
@@ -73,12 +82,13 @@ fn unusable(uri: &str, error: &metadata::Error) -> Fault {
     }
 }
 
-/// Opens the object store and proves that it takes and gives an object.
+/// Opens the object store and proves that it takes and gives an object. Requests are counted in `metrics`.
 ///
 /// # Errors
 /// What the store refuses, and what to do.
-pub(crate) async fn cold(url: &Url, rng: &Rng) -> Result<ColdStore, Fault> {
+pub(crate) async fn cold(url: &Url, rng: &Rng, metrics: &Shelf) -> Result<ColdStore, Fault> {
     let cold = ColdStore::open(url, StoreOptions::default(), rng.clone()).map_err(super::usage)?;
+    metrics.add(cold.metrics());
     cold.check().await.map_err(super::usage)?;
     Ok(cold)
 }
@@ -102,6 +112,8 @@ pub(crate) struct ClientOf<'a> {
     /// The client's part of the budget.
     pub(crate) bytes: u64,
     pub(crate) tasks: TaskTree,
+    /// Where what it does is counted.
+    pub(crate) metrics: &'a Shelf,
 }
 
 /// The replicating client, over TCP.
@@ -114,7 +126,9 @@ pub(crate) fn client(of: ClientOf<'_>, config: ClientConfig) -> Client {
         budget: of.budget.child("client", of.bytes),
         tasks: of.tasks,
     };
-    Client::new(parts, config)
+    let client = Client::new(parts, config);
+    of.metrics.add(client.metrics());
+    client
 }
 
 /// What `memory_max` leaves the client once the other parts have theirs, so that the parts together are not more than the whole.

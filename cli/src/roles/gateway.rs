@@ -27,8 +27,8 @@ pub(crate) async fn run(args: GatewayArgs) -> Result<(), Fault> {
     let root = TaskTree::root("gateway");
     let watched = Watched::start("gateway", &root, &settings.admin, &settings.listen).await?;
     let (clock, rng) = (Clock::system(), Rng::from_os());
-    let (metadata, instance) = compose::metadata(&settings.metadata, &rng).await?;
-    let cold = compose::cold(&cold_url, &rng).await?;
+    let (metadata, instance) = compose::metadata(&settings.metadata, &rng, &watched.admin.metrics).await?;
+    let cold = compose::cold(&cold_url, &rng, &watched.admin.metrics).await?;
 
     let (registered, serving, client_tasks) = (root.child("registration"), root.child("front"), root.child("client"));
     let budget = ByteBudget::new("node", memory_max);
@@ -39,6 +39,7 @@ pub(crate) async fn run(args: GatewayArgs) -> Result<(), Fault> {
         budget: &budget,
         bytes: client_bytes,
         tasks: client_tasks.clone(),
+        metrics: &watched.admin.metrics,
     };
     let client = compose::client(of, settings.client);
     let parts = GatewayParts {
@@ -51,6 +52,7 @@ pub(crate) async fn run(args: GatewayArgs) -> Result<(), Fault> {
     };
     let gateway = LedgersService::new(parts, settings.gateway);
     let budgets: Vec<ByteBudget> = std::iter::once(budget).chain(gateway.budgets().iter().cloned()).collect();
+    watched.admin.metrics.add(gateway.metrics());
     watched.admin.metrics.add(admin::metrics::budgets(&budgets));
     front::serve(listener, &serving, Some(gateway.clone()), None).await?;
 

@@ -32,8 +32,8 @@ pub(crate) async fn run(args: OffloaderArgs) -> Result<(), Fault> {
     let root = TaskTree::root("offloader");
     let watched = Watched::start("offloader", &root, &settings.admin, &settings.listen).await?;
     let (clock, rng) = (Clock::system(), Rng::from_os());
-    let (metadata, instance) = compose::metadata(&settings.metadata, &rng).await?;
-    let cold = compose::cold(&cold_url, &rng).await?;
+    let (metadata, instance) = compose::metadata(&settings.metadata, &rng, &watched.admin.metrics).await?;
+    let cold = compose::cold(&cold_url, &rng, &watched.admin.metrics).await?;
 
     let (serving, client_tasks) = (root.child("front"), root.child("client"));
     let budget = ByteBudget::new("node", memory_max);
@@ -44,6 +44,7 @@ pub(crate) async fn run(args: OffloaderArgs) -> Result<(), Fault> {
         budget: &budget,
         bytes: client_bytes,
         tasks: client_tasks.clone(),
+        metrics: &watched.admin.metrics,
     };
     let client = compose::client(of, settings.client);
     let patience = settings.offloader.probe_timeout.duration() / GATEWAYS_TRIED;
@@ -61,6 +62,7 @@ pub(crate) async fn run(args: OffloaderArgs) -> Result<(), Fault> {
     };
     let offloader = Offloader::new(parts, settings.offloader).map_err(usage)?;
     let budgets = vec![budget, offloader.budget().clone()];
+    watched.admin.metrics.add(offloader.metrics());
     watched.admin.metrics.add(admin::metrics::budgets(&budgets));
     let tiering = TieringService::new(offloader.clone(), Arc::new(Budgets(budgets)), env!("CARGO_PKG_VERSION"));
     front::serve(listener, &serving, None, Some(tiering)).await?;

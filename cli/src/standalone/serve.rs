@@ -6,6 +6,7 @@ use client::Client;
 use cold::ColdStore;
 use common::budget::ByteBudget;
 use common::clock::Clock;
+use common::metrics::Set;
 use common::net::{Listener as _, TcpListener};
 use common::rng::Rng;
 use common::shutdown::TaskTree;
@@ -39,6 +40,8 @@ pub(super) struct Front {
     pub(super) gateway: LedgersService,
     /// The budgets of all roles.
     pub(super) budgets: Vec<ByteBudget>,
+    /// The metrics of gateway and offloader.
+    pub(super) metrics: Set,
 }
 
 /// Builds the services and serves them until `tasks` is asked to stop.
@@ -78,10 +81,12 @@ pub(super) async fn start(settings: &Settings, parts: FrontParts) -> Result<Fron
     let mut budgets = vec![budget];
     budgets.extend(gateway.budgets().iter().cloned());
     budgets.push(offloader.budget().clone());
+    let mut metrics = gateway.metrics();
+    metrics.add(offloader.metrics());
     let status = Arc::new(NodeStatus::new(bookies, budgets.clone()));
     let tiering = TieringService::new(offloader.clone(), status, env!("CARGO_PKG_VERSION"));
 
     front::serve(listener, &tasks, Some(gateway.clone()), Some(tiering)).await?;
     offloader.start();
-    Ok(Front { endpoint, gateway, budgets })
+    Ok(Front { endpoint, gateway, budgets, metrics })
 }

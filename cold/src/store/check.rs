@@ -4,7 +4,7 @@ use super::ColdStore;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Where probes are put.
-const PROBES: &str = ".thermocline-check";
+pub(super) const PROBES: &str = ".thermocline-check";
 
 impl ColdStore {
     /// Finds out whether this store can be used, by doing once what the cold tier does: writes a small object under a fresh key
@@ -47,7 +47,7 @@ impl ColdStore {
         Ok(())
     }
 
-    fn explain(&self, doing: &str, error: Error) -> Error {
+    pub(super) fn explain(&self, doing: &str, error: Error) -> Error {
         let (kind, hint) = match error.kind() {
             ErrorKind::Denied => {
                 (ErrorKind::Denied, "permission denied: give this process or its credentials the right to do so")

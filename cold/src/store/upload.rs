@@ -186,10 +186,14 @@ impl Upload {
         let payload = self.take_payload();
         let permit = self.permit.take();
         let Some(multipart) = &mut self.multipart else { return Ok(()) };
+        let bytes = payload.content_length() as u64;
         let part = multipart.put_part(payload);
         let (store, key, kept) = (self.store.clone(), self.key.clone(), self.kept.clone());
         self.in_flight.spawn(async move {
             let done = store.request(&key, "upload a part of", part).await;
+            if done.is_ok() {
+                store.inner.metrics.written(bytes);
+            }
             match kept {
                 Some(kept) => kept.give(permit),
                 None => drop(permit),
@@ -220,7 +224,10 @@ impl Upload {
         let put = self.store.inner.store.put_opts(&self.path, payload.clone(), options);
         let done = self.store.request(&self.key, "write", put).await;
         match done {
-            Ok(put) => Ok(put.e_tag),
+            Ok(put) => {
+                self.store.inner.metrics.written(self.bytes);
+                Ok(put.e_tag)
+            }
             // A lost answer is retried by the client, which then finds the key taken: by us.
             Err(error) => {
                 let etag = self.resolve(error).await?;
