@@ -13,11 +13,7 @@ use std::time::Duration;
 
 use bookie::BookieConfig;
 use bytes::BytesMut;
-use client::{Client, ClientConfig, ClientParts, OpenMode, Opened};
-use common::budget::ByteBudget;
-use common::clock::Clock;
-use common::net::TcpConnector;
-use common::rng::Rng;
+use client::{OpenMode, Opened};
 use common::shutdown::TaskTree;
 use config::ByteSize;
 use futures::StreamExt as _;
@@ -236,16 +232,7 @@ fn read_client(filled: &Filled) -> Result<CpuTimes> {
             ledgers.create(ledger, &described).await.map_err(Error::at(PLACE))?;
         }
         let tasks = TaskTree::root("bench-client");
-        let parts = ClientParts {
-            metadata,
-            connector: Arc::new(TcpConnector),
-            clock: Clock::system(),
-            rng: Rng::from_os(),
-            budget: ByteBudget::new("bench-client", 64 << 20),
-            tasks: tasks.clone(),
-        };
-        let client =
-            Client::new(parts, ClientConfig { read_window_entries: WINDOW as usize, ..ClientConfig::default() });
+        let client = filled.node.client(&tasks);
         let Opened::Hot(reader) = client.open(ledger, OpenMode::ReadOnly, None).await.map_err(Error::at(PLACE))? else {
             return Err(Error::new(PLACE, "the ledger is not on bookies"));
         };

@@ -9,6 +9,9 @@ pub(crate) const NODE: &str = "node";
 /// Prefix of the threads that make load.
 pub(crate) const LOAD: &str = "load";
 
+/// Prefix of the offloader's threads, and those of the client it reads with.
+pub(crate) const OFFLOAD: &str = "offload";
+
 /// Processor time since the start of each thread that lives, by thread.
 #[derive(Clone, Debug, Default)]
 pub struct CpuTimes(BTreeMap<u64, (String, Duration)>);

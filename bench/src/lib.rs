@@ -7,9 +7,9 @@
 //! is fast: [`Row::fault`] says so and the command fails.
 //!
 //! # Layout
-//! - [`append`], [`catchup`]: one bench each, from a [`Plan`] to rows. They block: call them on a thread where that is allowed.
+//! - [`append`], [`catchup`], [`offload`]: one bench each, from a [`Plan`] to rows. They block: call them on a thread where that is allowed.
 //! - `node`, `disk_record`: the product under test, in threads of its own, with every write of its journal noted.
-//! - `load`, `raw_disk`, `raw_net`: who asks, and the same work done raw.
+//! - `load`, `content`: who asks, and what entries carry. `raw_disk`, `raw_net`, `raw_pages`: the same work done raw.
 //! - [`Machine`], [`report`]: where it ran; rows to documents.
 //!
 //! # What shares the machine
@@ -20,14 +20,17 @@
 
 pub mod append;
 pub mod catchup;
+mod content;
 pub mod cpu;
 mod disk_record;
 mod load;
 mod machine;
 mod node;
+pub mod offload;
 mod plan;
 mod raw_disk;
 mod raw_net;
+mod raw_pages;
 pub mod report;
 mod row;
 mod timing;

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bookie::{Bookie, BookieConfig, BookieParts, LocalDisk};
+use client::{Client, ClientConfig, ClientParts};
 use common::budget::ByteBudget;
 use common::clock::Clock;
-use common::net::TcpListener;
+use common::net::{TcpConnector, TcpListener};
 use common::rng::Rng;
 use common::shutdown::TaskTree;
 use ledger::BookieId;
@@ -19,7 +20,7 @@ use crate::disk_record::{RecordingDisk, Written};
 use crate::plan::{Error, Result};
 
 /// Memory that requests and replies share; the limits of a bookie are what binds.
-const BUDGET_BYTES: u64 = 256 << 20;
+pub(crate) const BUDGET_BYTES: u64 = 256 << 20;
 const STOP_DEADLINE: Duration = Duration::from_secs(20);
 
 /// A runtime whose threads carry `name`, and live long enough for their processor time to be read.
@@ -77,6 +78,19 @@ impl Node {
     /// Where ledgers are registered.
     pub(crate) fn metadata(&self) -> Arc<dyn MetadataStore> {
         self.metadata.clone()
+    }
+
+    /// A client of it; its tasks run in `tasks`.
+    pub(crate) fn client(&self, tasks: &TaskTree) -> Client {
+        let parts = ClientParts {
+            metadata: self.metadata(),
+            connector: Arc::new(TcpConnector),
+            clock: Clock::system(),
+            rng: Rng::from_os(),
+            budget: ByteBudget::new("bench-client", BUDGET_BYTES),
+            tasks: tasks.clone(),
+        };
+        Client::new(parts, ClientConfig::default())
     }
 
     /// What it has written so far.

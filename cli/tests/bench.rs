@@ -60,6 +60,11 @@ fn catchup_gives_three_ways_to_read() {
 }
 
 #[test]
+fn offload_gives_writing_and_read_back() {
+    assert_eq!(smoke("offload"), ["P8", "P8"]);
+}
+
+#[test]
 fn a_directory_that_cannot_be_made_is_told() {
     let output = run(&["bench", "append", "--dir", "/dev/null/x"]);
     let err = String::from_utf8_lossy(&output.stderr);

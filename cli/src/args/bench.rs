@@ -23,6 +23,14 @@ pub enum BenchCommand {
     ///
     /// Limit: the slower of reading the same bytes from the same files in large reads, and sending the replies' bytes over one loopback connection.
     Catchup(BenchArgs),
+    /// What it costs to turn a ledger into a verified Parquet object (P8).
+    ///
+    /// Writes ledgers of 1 KiB log lines to a bookie and settles them: read, check every digest, encode, upload, read back, compare, commit. The figure
+    /// is payload for each second of a core that the offloader took, its reading from the bookie included; the read-back stands apart.
+    ///
+    /// Limit: the same payload compressed page by page, written and synced by one plain thread. Objects go to --dir unless --store names a store.
+    /// --quick leaves out incompressible payload.
+    Offload(BenchStoreArgs),
     /// Print the document of the figures in JSON files that other benches wrote (docs/performance.md).
     ///
     /// Example: thermocline bench report append.json catchup.json --json all.json > performance.md

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use bench::{Machine, Plan, Row, Scale, report};
 use common::blocking::run_blocking;
+use url::Url;
 
 use crate::args::{BenchArgs, BenchCommand};
 use crate::{Fault, output};
@@ -13,8 +14,9 @@ type Bench = fn(&Plan) -> bench::Result<Vec<Row>>;
 /// Exit code 1 also says that a figure cannot be true.
 pub(super) async fn run(command: BenchCommand) -> Result<(), Fault> {
     match command {
-        BenchCommand::Append(args) => measure(args, bench::append::run).await,
-        BenchCommand::Catchup(args) => measure(args, bench::catchup::run).await,
+        BenchCommand::Append(args) => measure(args, None, bench::append::run).await,
+        BenchCommand::Catchup(args) => measure(args, None, bench::catchup::run).await,
+        BenchCommand::Offload(args) => measure(args.common, args.store, bench::offload::run).await,
         BenchCommand::Report { files, json } => write_report(&files, json.as_deref()),
     }
 }
@@ -25,9 +27,9 @@ struct Scratch(PathBuf);
 impl Scratch {
     fn make(dir: &Path) -> Result<Self, Fault> {
         let path = dir.join(format!("thermocline-bench-{}", std::process::id()));
-        std::fs::create_dir_all(&path)
-            .map_err(|error| Fault::usage(format!("make {}: {error}; choose another with --dir", path.display())))?;
-        Ok(Self(path))
+        let made = std::fs::create_dir_all(&path).and_then(|()| path.canonicalize());
+        made.map(Self)
+            .map_err(|error| Fault::usage(format!("make {}: {error}; choose another with --dir", path.display())))
     }
 }
 
@@ -39,7 +41,7 @@ impl Drop for Scratch {
     }
 }
 
-async fn measure(args: BenchArgs, bench: Bench) -> Result<(), Fault> {
+async fn measure(args: BenchArgs, store: Option<Url>, bench: Bench) -> Result<(), Fault> {
     let build = if cfg!(debug_assertions) { "dev" } else { "release" };
     if build == "dev" {
         eprintln!(
@@ -55,7 +57,8 @@ async fn measure(args: BenchArgs, bench: Bench) -> Result<(), Fault> {
     let machine = Machine::read(&scratch.0).to_string();
     let load_before = bench::load_average();
     eprintln!("bench: {machine}; load average {load_before:.1}");
-    let plan = Plan::new(scratch.0.clone(), scale, Box::new(|step| eprintln!("bench: {step}")));
+    let mut plan = Plan::new(scratch.0.clone(), scale, Box::new(|step| eprintln!("bench: {step}")));
+    plan.store = store;
     let work = run_blocking("bench", move || bench(&plan));
     let outcome = tokio::select! {
         outcome = work => outcome,
