@@ -118,8 +118,10 @@ impl EtcdStore {
 
     pub(crate) async fn open_as(target: Target, access: Access) -> Result<Self, Error> {
         let names = Names::new(target.root.clone());
-        let links = Links::new(target, access);
-        let shared = Arc::new(Shared { links, names, seen: AtomicI64::new(0), rng: watching::rng() });
+        // Waits between tries need no seed that repeats: a server's time does not either.
+        let rng = Rng::from_os();
+        let links = Links::new(target, access, rng.fork());
+        let shared = Arc::new(Shared { links, names, seen: AtomicI64::new(0), rng });
         let store = Self { shared, listing_rows: AtomicUsize::new(LISTING_ROWS_BEGIN) };
         store.wait_for_answer().await?;
         Ok(store)
@@ -129,38 +131,41 @@ impl EtcdStore {
         let shared = &self.shared;
         let give_up = Instant::now() + OPEN_DEADLINE;
         let (name, options) = (shared.names.probe(), GetOptions::new().with_count_only());
-        loop {
-            let asked = tokio::time::timeout_at(give_up, shared.prove("open metadata", &name, &options));
-            let failure = match asked.await {
-                Ok(Ok(_)) => return Ok(()),
-                Ok(Err(failure)) => Some(failure),
-                Err(_) => None,
-            };
-            let cause = match failure {
-                Some(failure) if !failure.is_passing() => {
-                    let what = "open metadata: etcd refuses this user; check THERMOCLINE_ETCD_USER and _PASSWORD, and that \
-                                the user may read and write below the root";
-                    return Err(Error::new(ErrorKind::Invalid, what).caused_by(failure.error));
+        let mut cause = None;
+        // Ends with the first answer or with the time: `prove` alone would not wait for a server that is just starting.
+        let asked = tokio::time::timeout_at(give_up, async {
+            loop {
+                match shared.prove("open metadata", &name, &options).await {
+                    Ok(_) => return Ok(()),
+                    Err(failure) if !failure.is_passing() => return Err(failure.error),
+                    Err(failure) => {
+                        tracing::debug!(error = %failure.error, "etcd does not answer yet");
+                        cause.get_or_insert(failure.error);
+                        tokio::time::sleep(OPEN_POLL).await;
+                    }
                 }
-                Some(failure) if Instant::now() + OPEN_POLL < give_up => {
-                    tracing::debug!(error = %failure.error, "etcd does not answer yet");
-                    tokio::time::sleep(OPEN_POLL).await;
-                    continue;
-                }
-                other => other.map(|failure| failure.error),
-            };
-            let message = format!(
-                "open metadata: no etcd answers at {} within {} s; check that it runs, that most of its members do, and that \
-                 this is the port for clients",
-                shared.links.endpoints(),
-                OPEN_DEADLINE.as_secs(),
-            );
-            let error = Error::new(ErrorKind::Unavailable, message);
-            return Err(match cause {
-                Some(cause) => error.caused_by(cause),
-                None => error,
-            });
+            }
+        });
+        match asked.await {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) => {
+                let message = "open metadata: etcd refuses this user; check THERMOCLINE_ETCD_USER and _PASSWORD, and that \
+                               the user may read and write below the root";
+                return Err(Error::new(ErrorKind::Invalid, message).caused_by(error));
+            }
+            Err(_) => {}
         }
+        let message = format!(
+            "open metadata: no etcd answers at {} within {} s; check that it runs, that most of its members do, and that this \
+             is the port for clients",
+            shared.links.endpoints(),
+            OPEN_DEADLINE.as_secs(),
+        );
+        let error = Error::new(ErrorKind::Unavailable, message);
+        Err(match cause {
+            Some(cause) => error.caused_by(cause),
+            None => error,
+        })
     }
 }
 
@@ -276,6 +281,9 @@ impl MetadataStore for EtcdStore {
     }
 }
 
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod access_tests;
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests;

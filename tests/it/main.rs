@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 
 mod damage;
+mod etcd;
 mod failures;
 mod metrics;
 mod outsiders;

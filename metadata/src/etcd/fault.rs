@@ -73,10 +73,24 @@ impl Failure {
 pub(super) fn judge(error: &etcd_client::Error) -> Verdict {
     match error {
         etcd_client::Error::GRpcStatus(status) => judge_status(status),
+        // The server's reason for ending a watch it was asked for, as text only.
+        etcd_client::Error::WatchError(reason) if DENIALS.iter().any(|denial| reason.contains(denial)) => {
+            Verdict::Denied
+        }
         etcd_client::Error::InvalidArgs(_) | etcd_client::Error::InvalidUri(_) => Verdict::Refused(ErrorKind::Invalid),
         _ => Verdict::Unclear,
     }
 }
+
+/// Answers about who asks. etcd looks at that before anything else, and once more before it applies a proposal.
+const DENIALS: [&str; 6] = [
+    "user name is empty",
+    "authentication failed, invalid user ID or password",
+    "authentication is not enabled",
+    "revision of auth store is old",
+    "permission denied",
+    "invalid auth token",
+];
 
 /// The exact texts are part of etcd's interface (`api/v3rpc/rpctypes`); its own clients compare them too.
 fn judge_status(status: &Status) -> Verdict {
@@ -100,16 +114,9 @@ fn judge_status(status: &Status) -> Verdict {
             Verdict::Refused(ErrorKind::Unavailable)
         }
         (
-            Code::InvalidArgument,
-            Some(
-                "user name is empty"
-                | "authentication failed, invalid user ID or password"
-                | "revision of auth store is old",
-            ),
-        )
-        | (Code::FailedPrecondition, Some("authentication is not enabled"))
-        | (Code::PermissionDenied, Some("permission denied"))
-        | (Code::Unauthenticated, Some("invalid auth token")) => Verdict::Denied,
+            Code::InvalidArgument | Code::FailedPrecondition | Code::PermissionDenied | Code::Unauthenticated,
+            Some(denial),
+        ) if DENIALS.contains(&denial) => Verdict::Denied,
         (Code::OutOfRange, None) if status.message().contains("message length too large") => Verdict::TooLong,
         _ => Verdict::Unclear,
     }

@@ -1,8 +1,8 @@
 //! The way to the members: which one is asked, for how long, and who is asked next.
 //!
 //! Each endpoint has a client of its own, never a balanced channel over all of them: which member gets a request is decided here,
-//! and so is whether it may be sent again. Calls that may be repeated go on to the next endpoint. A commit does so only when no
-//! connection was made. Neither tonic nor etcd-client sends a request twice by itself, except after *invalid auth token*, which
+//! and so is whether it may be sent again. Calls that may be repeated go on to the next endpoint. A commit does so only when it was
+//! surely not done: no connection was made, or the member has no leader. Neither tonic nor etcd-client sends a request twice by itself, except after *invalid auth token*, which
 //! etcd answers before it looks at the request.
 //!
 //! A call that got no answer takes its connection down with it: the member may be gone without a word, and the next call should
@@ -12,17 +12,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use common::retry::RetryPolicy;
+use common::rng::Rng;
 use etcd_client::{Client, ConnectOptions};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 
-use super::fault::Failure;
+use super::fault::{Failure, Verdict};
 use super::target::{Access, Target};
 
 /// How long one call of the store may take.
 pub(super) const CALL_DEADLINE: Duration = Duration::from_secs(5);
 /// How long one of several members may take before the next is asked.
 const TURN_DEADLINE: Duration = Duration::from_secs(2);
+/// How long calls are tried again that members refuse quickly.
+const PATIENCE: Duration = Duration::from_secs(2);
 const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
 /// Pings find peers that vanished while a watch is open. etcd closes connections that ping more often than every 5 seconds, or
 /// with nothing under way.
@@ -44,6 +48,7 @@ pub(super) struct Links {
     current: AtomicUsize,
     target: Target,
     access: Access,
+    rng: Rng,
 }
 
 struct Link {
@@ -64,19 +69,18 @@ struct Turn<'a> {
 
 impl Links {
     /// Connects nothing yet.
-    pub(super) fn new(target: Target, access: Access) -> Self {
+    pub(super) fn new(target: Target, access: Access, rng: Rng) -> Self {
         let slot = || Mutex::new(None);
         let links = target.endpoints.iter();
         let links = links.map(|endpoint| Link { endpoint: endpoint.clone(), led: slot(), any: slot() }).collect();
-        Self { links, current: AtomicUsize::new(0), target, access }
+        Self { links, current: AtomicUsize::new(0), target, access, rng }
     }
 
     pub(super) fn endpoints(&self) -> String {
         self.target.endpoints.join(", ")
     }
 
-    /// A call that may be repeated: asked of each member until one answers, of a single one twice, since its old connection may
-    /// have ended unnoticed.
+    /// A call that may be repeated, whatever became of it.
     pub(super) async fn repeatable<T, F>(
         &self,
         what: &str,
@@ -86,40 +90,57 @@ impl Links {
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
-        let give_up = Instant::now() + CALL_DEADLINE;
-        let mut first: Option<Failure> = None;
-        for _ in 0..self.links.len().max(2) {
-            let deadline = match self.links.len() {
-                1 => give_up,
-                _ => give_up.min(Instant::now() + TURN_DEADLINE),
-            };
-            match self.ask(what, from, deadline, &call).await {
-                Ok(answer) => return Ok(answer),
-                Err(failure) if !failure.is_passing() => return Err(failure),
-                Err(failure) => {
-                    first.get_or_insert(failure);
-                }
-            }
-            if Instant::now() >= give_up {
-                break;
-            }
-        }
-        Err(first.expect("each try that went on left its failure"))
+        let turn = if self.links.len() == 1 { CALL_DEADLINE } else { TURN_DEADLINE };
+        self.until_answered(what, from, turn, call, Failure::is_passing).await
     }
 
-    /// A call that is sent at most once.
+    /// A call that is sent again only when it was surely not done.
     pub(super) async fn once<T, F>(&self, what: &str, call: impl Fn(Client) -> F) -> Result<T, Failure>
     where
         F: Future<Output = Result<T, etcd_client::Error>>,
     {
-        let give_up = Instant::now() + CALL_DEADLINE;
-        let mut tried = 0;
+        let not_done = |failure: &Failure| failure.is_passing() && failure.verdict != Verdict::Unclear;
+        self.until_answered(what, From::Led, CALL_DEADLINE, call, not_done).await
+    }
+
+    /// Asks each member in turn, a single one twice, since its old connection may have ended unnoticed; then all again after a
+    /// while, so that an election or a restart is not seen outside. Gives the first failure: later ones are often its echo.
+    async fn until_answered<T, F>(
+        &self,
+        what: &str,
+        from: From,
+        turn_deadline: Duration,
+        call: impl Fn(Client) -> F,
+        may_repeat: impl Fn(&Failure) -> bool,
+    ) -> Result<T, Failure>
+    where
+        F: Future<Output = Result<T, etcd_client::Error>>,
+    {
+        let began = Instant::now();
+        let give_up = began + CALL_DEADLINE;
+        let mut backoff = RetryPolicy { max: Duration::from_millis(500), ..RetryPolicy::default() }.backoff();
+        let mut first: Option<Failure> = None;
+        let mut tries = 0;
         loop {
-            tried += 1;
-            match self.ask(what, From::Led, give_up, &call).await {
-                Err(failure) if failure.verdict == super::fault::Verdict::NotSent && tried < self.links.len() => {}
-                done => return done,
+            let failure = match self.ask(what, from, give_up.min(Instant::now() + turn_deadline), &call).await {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => failure,
+            };
+            tries += 1;
+            // Whose token a restarted member does not know is asked for the password again, once.
+            let renewed = failure.verdict == Verdict::Denied && self.access.user.is_some() && first.is_none();
+            if !renewed && !may_repeat(&failure) {
+                return Err(failure);
             }
+            let first_failure = first.take().unwrap_or(failure);
+            if tries >= self.links.len().max(2) {
+                let wait = backoff.next_wait(&self.rng);
+                if began.elapsed() + wait >= PATIENCE {
+                    return Err(first_failure);
+                }
+                tokio::time::sleep(wait).await;
+            }
+            first = Some(first_failure);
         }
     }
 
@@ -140,14 +161,18 @@ impl Links {
             let client = used.insert(self.client(&turn, from).await?);
             call(Client::clone(client)).await
         });
-        let failure = match asked.await {
+        let (failure, useless) = match asked.await {
             Ok(Ok(answer)) => return Ok(answer),
-            Ok(Err(error)) => Failure::answered(what, &turn.link.endpoint, &error),
-            Err(_) => {
-                turn.give_back(used.as_ref()).await;
-                Failure::silent(what, &turn.link.endpoint, began.elapsed())
+            Ok(Err(error)) => {
+                let failure = Failure::answered(what, &turn.link.endpoint, &error);
+                let denied = failure.verdict == Verdict::Denied;
+                (failure, denied)
             }
+            Err(_) => (Failure::silent(what, &turn.link.endpoint, began.elapsed()), true),
         };
+        if useless {
+            turn.give_back(used.as_ref());
+        }
         if failure.is_passing() {
             self.pass_on(turn.place);
         }
@@ -184,9 +209,10 @@ impl Links {
 }
 
 impl Turn<'_> {
-    /// Lets go of a client that got no answer, if it is still the one that others would use.
-    async fn give_back(&self, used: Option<&Arc<Client>>) {
-        let mut slot = self.slot.lock().await;
+    /// Lets go of a client that got no answer or whose token is refused, if it is still the one that others would use. Someone
+    /// who holds the slot now is about to replace it.
+    fn give_back(&self, used: Option<&Arc<Client>>) {
+        let Ok(mut slot) = self.slot.try_lock() else { return };
         if let (Some(held), Some(used)) = (slot.as_ref(), used)
             && Arc::ptr_eq(held, used)
         {

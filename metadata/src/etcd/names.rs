@@ -47,9 +47,9 @@ impl Names {
         Span { from: self.name(prefix), end: self.rooted(&subtree(prefix).1) }
     }
 
-    /// A name to ask for when any will do.
+    /// A name to ask for when any will do: one that whoever may use the store may read.
     pub(super) fn probe(&self) -> Vec<u8> {
-        self.rooted("/")
+        self.name(&crate::layout::instance_key())
     }
 
     fn rooted(&self, text: &str) -> Vec<u8> {

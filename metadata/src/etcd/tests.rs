@@ -145,6 +145,8 @@ fn only_answers_from_before_anything_was_done_are_sure() {
         assert_eq!(surely, !matches!(want, Verdict::Unclear | Verdict::TooLong), "{code:?} {message}");
     }
     assert_eq!(judge(&etcd_client::Error::WatchError("x".into())), Verdict::Unclear);
+    let token = "rpc error: code = Unauthenticated desc = etcdserver: invalid auth token";
+    assert_eq!(judge(&etcd_client::Error::WatchError(token.into())), Verdict::Denied);
     let silent = Failure::silent("commit metadata", "a:1", Duration::from_secs(5));
     assert!(silent.is_passing());
     assert_eq!(silent.error.to_string(), "commit metadata: etcd at a:1 did not answer within 5000 ms");

@@ -11,7 +11,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use common::retry::{Backoff, RetryPolicy};
-use common::rng::Rng;
 use etcd_client::{EventType, WatchOptions, WatchResponse};
 use futures::Stream;
 use tokio::task::AbortHandle;
@@ -33,8 +32,8 @@ enum Begun {
         /// Everything up to here was before the watch.
         revision: i64,
     },
-    /// What it asked for is compacted, or it may not watch any more.
-    Canceled(String),
+    /// What it asked for is gone.
+    Compacted,
 }
 
 pub(super) async fn start(shared: &Arc<Shared>, prefix: &Key) -> Result<WatchStream, Error> {
@@ -42,8 +41,11 @@ pub(super) async fn start(shared: &Arc<Shared>, prefix: &Key) -> Result<WatchStr
     let what = format!("watch metadata below {prefix}");
     let (stream, revision) = match begin(shared, &what, &span, None).await.map_err(|failure| failure.error)? {
         Begun::Open { stream, revision } => (stream, revision),
-        Begun::Canceled(reason) => {
-            return Err(Error::new(crate::ErrorKind::Unavailable, format!("{what}: etcd refuses it: {reason}")));
+        Begun::Compacted => {
+            return Err(Error::new(
+                crate::ErrorKind::Unavailable,
+                format!("{what}: etcd says that the present is compacted"),
+            ));
         }
     };
     shared.learn(revision);
@@ -67,7 +69,8 @@ async fn begin(shared: &Shared, what: &str, span: &Span, since: Option<i64>) -> 
         let mut watches = client.watch_client().max_decoding_message_size(MESSAGE_BYTES_MAX);
         let mut stream = watches.watch(span.from.clone(), Some(options)).await?;
         match stream.message().await? {
-            Some(first) if first.canceled() => Ok(Begun::Canceled(why_canceled(&first))),
+            Some(first) if first.compact_revision() != 0 => Ok(Begun::Compacted),
+            Some(first) if first.canceled() => Err(etcd_client::Error::WatchError(first.cancel_reason().to_owned())),
             Some(first) if first.created() => {
                 let revision = first.header().map_or(0, etcd_client::ResponseHeader::revision);
                 Ok(Begun::Open { stream: Box::new(stream), revision })
@@ -76,13 +79,6 @@ async fn begin(shared: &Shared, what: &str, span: &Span, since: Option<i64>) -> 
         }
     };
     shared.links.repeatable(what, From::Led, call).await
-}
-
-fn why_canceled(response: &WatchResponse) -> String {
-    match response.compact_revision() {
-        0 => response.cancel_reason().to_owned(),
-        revision => format!("revisions below {revision} are compacted"),
-    }
 }
 
 struct Follower {
@@ -101,7 +97,8 @@ impl Follower {
         loop {
             let why = loop {
                 match stream.message().await {
-                    Ok(Some(response)) if response.canceled() => return self.canceled(&why_canceled(&response)),
+                    Ok(Some(response)) if response.compact_revision() != 0 => return self.lost("compacted"),
+                    Ok(Some(response)) if response.canceled() => return self.lost(response.cancel_reason()),
                     Ok(Some(response)) => self.take_in(&response),
                     Ok(None) => break "the stream ended".to_owned(),
                     Err(error) => break super::fault::reason(&error),
@@ -113,14 +110,16 @@ impl Follower {
                 tokio::time::sleep(wait).await;
                 match begin(&self.shared, &self.what, &self.span, Some(self.next)).await {
                     Ok(Begun::Open { stream, .. }) => break stream,
-                    Ok(Begun::Canceled(why)) => return self.canceled(&why),
+                    Ok(Begun::Compacted) => return self.lost("compacted"),
+                    Err(failure) if !failure.is_passing() => return self.lost(&failure.error.to_string()),
                     Err(failure) => tracing::debug!(error = %failure.error, "watch is not back yet"),
                 }
             };
         }
     }
 
-    fn canceled(&self, why: &str) {
+    /// Ends the task, which drops the relay: the caller is told.
+    fn lost(&self, why: &str) {
         tracing::debug!(what = %self.what, why, "watch lost events");
     }
 
@@ -164,9 +163,4 @@ impl Drop for Followed {
     fn drop(&mut self) {
         self.task.abort();
     }
-}
-
-/// The waits between tries need no seed that repeats: a server's time does not either.
-pub(super) fn rng() -> Rng {
-    Rng::from_os()
 }
