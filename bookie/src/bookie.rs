@@ -153,8 +153,10 @@ impl Bookie {
         let connections = self.tasks.child("server");
         let server = Arc::new(Server::new(store.clone(), budget, connections.clone()));
         self.tasks.spawn_critical("journal", writer.run());
-        self.tasks
-            .spawn_critical("sealer", Sealer { store: store.clone(), maker: maker.clone(), jobs, replayed }.run());
+        self.tasks.spawn_critical(
+            "sealer",
+            Sealer { store: store.clone(), maker: maker.clone(), jobs, replayed, ended: false }.run(),
+        );
         connections.spawn_critical("accept", accept(server, listener));
         let tasks = self.tasks.clone();
         self.tasks.spawn("drain", async move {

@@ -19,6 +19,10 @@ struct State {
     failure: Option<String>,
     /// Batches of more changes than this find no space.
     full_above: Option<usize>,
+    /// How many more batches find none, when that is limited.
+    full_times: Option<u64>,
+    /// How many have found none.
+    found_full: u64,
 }
 
 impl MemoryIndex {
@@ -41,7 +45,19 @@ impl MemoryIndex {
 
     /// Makes writes of more changes than `full_above` fail for want of space; `None` lets all work again.
     pub fn set_full(&self, full_above: Option<usize>) {
-        self.lock().full_above = full_above;
+        let mut state = self.lock();
+        (state.full_above, state.full_times) = (full_above, None);
+    }
+
+    /// As [`MemoryIndex::set_full`], for so many batches only.
+    pub fn set_full_times(&self, full_above: usize, times: u64) {
+        let mut state = self.lock();
+        (state.full_above, state.full_times) = (Some(full_above), Some(times));
+    }
+
+    /// How many batches have found no space.
+    pub fn found_full(&self) -> u64 {
+        self.lock().found_full
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -68,7 +84,9 @@ impl Index for MemoryIndex {
         if let Some(reason) = &state.failure {
             return Err(Error::index("write", reason.clone()));
         }
-        if state.full_above.is_some_and(|most| batch.len() > most) {
+        if state.full_above.is_some_and(|most| batch.len() > most) && state.full_times != Some(0) {
+            state.full_times = state.full_times.map(|times| times - 1);
+            state.found_full += 1;
             return Err(Error::index_full("write", "the test says so"));
         }
         for change in batch {

@@ -34,6 +34,9 @@ pub(crate) struct Sealer {
     pub(crate) jobs: mpsc::Receiver<SealJob>,
     /// What replay left, to be sealed before all else.
     pub(crate) replayed: Vec<Arc<OpenSegment>>,
+    /// A segment was left unsealed, so that none behind it may be sealed any more: the index says of all before the newest sealed
+    /// one that they are sealed.
+    pub(crate) ended: bool,
 }
 
 impl Sealer {
@@ -54,10 +57,10 @@ impl Sealer {
         }
     }
 
-    async fn seal(&self, segment: &OpenSegment) {
-        // Segments are sealed in order; after a failure, or a stop while one waits for space, those that follow stay as they are
-        // and are replayed at the next start.
-        while self.store.condition.failure().is_none() {
+    /// Seals the next segment, waiting for space in the index as long as the bookie runs. After a failure, or a stop while it
+    /// waits, this segment and all that follow stay as they are and are replayed at the next start.
+    async fn seal(&mut self, segment: &OpenSegment) {
+        while !self.ended {
             match seal(&self.store, segment).await {
                 Ok(()) => {
                     self.store.seal_waits.send_replace(false);
@@ -66,13 +69,14 @@ impl Sealer {
                 // Nothing was lost: the segment is served as it is, and its index is written again from the start.
                 Err(error) if error.is_index_full() => {
                     self.store.seal_waits.send_replace(true);
-                    if self.jobs.is_closed() {
-                        return;
+                    self.ended = self.jobs.is_closed();
+                    if !self.ended {
+                        tokio::time::sleep(SPACE_CHECK).await;
                     }
-                    tokio::time::sleep(SPACE_CHECK).await;
                 }
                 Err(error) => {
                     self.store.condition.fail(format!("seal {}: {}", segment.path.display(), describe(&error)));
+                    self.ended = true;
                 }
             }
         }

@@ -251,3 +251,27 @@ async fn nothing_is_dropped_on_tombstones_that_the_index_has_no_space_for() {
     assert_eq!(wire.read(1, 0).await.unwrap(), body(1, 0, &payload(1, 0)));
     running.stop().await;
 }
+
+/// A stop that meets a segment waiting for space leaves all behind it unsealed too, even when there is space by then: what the
+/// index calls sealed begins with the first segment and has no hole.
+#[tokio::test]
+async fn nothing_is_sealed_past_a_segment_that_a_stop_left_waiting() {
+    let world = World::new();
+    let running = world.start().await;
+    let mut wire = running.connect().await;
+    world.index.set_full(Some(1));
+    let end = fill_up(&mut wire, 1).await;
+    // Just after a try: the next one comes when the writer has ended.
+    let tried = world.index.found_full();
+    settle(|| world.index.found_full() > tried).await;
+    world.index.set_full_times(1, 1);
+    running.stop().await;
+    assert!(world.index.found_full() > tried + 1, "the waiting segment was tried once more");
+    let running = world.start().await;
+    let mut wire = running.connect().await;
+    for e in 0..end {
+        assert_eq!(wire.read(1, e).await.unwrap(), body(1, e, &payload(1, e)));
+    }
+    assert_eq!(wire.add(1, end, b"x").await, Status::Ok);
+    running.stop().await;
+}
