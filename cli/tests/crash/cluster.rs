@@ -171,7 +171,7 @@ async fn processes_of_a_cluster_are_killed_while_work_goes_on() {
 /// Work goes on from the first kill to the last start; then everything is read back.
 async fn one_round(site: &mut Site, round: u64, rng: &Rng) {
     let (over, told) = watch::channel(false);
-    let until = Until::Told(told);
+    let until = Until(told);
     let mut tasks: Vec<JoinHandle<()>> = Vec::new();
     for number in 0..3 {
         let (calls, acks) = (site.gateway(number), site.acks.clone());
@@ -191,6 +191,9 @@ async fn one_round(site: &mut Site, round: u64, rng: &Rng) {
             _ => &mut site.gateways[rng.below(GATEWAYS as u64) as usize],
         };
         pause(rng, 600).await;
+        if writers::amid_work().await {
+            counts::add(format!("kills of {} amid appends and reads", member.spec.name), 1);
+        }
         member.kill9();
         pause(rng, 400).await;
         member.start(&[]);

@@ -268,7 +268,7 @@ async fn a_full_disk_under_a_standalone_node() {
         open.push(calls.create().await.unwrap());
     }
     let (over, told) = watch::channel(false);
-    let until = Until::Told(told);
+    let until = Until(told);
     let load = Load { entries_max: 400, batch_max: 32 };
     let mut tasks: Vec<JoinHandle<()>> = Vec::new();
     for number in 0..2 {

@@ -10,6 +10,7 @@ use cold::{ColdStore, StoreOptions};
 use common::rng::Rng;
 use metadata::MetadataStore;
 use proto::v1::LedgerTier;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::acks::AckLog;
@@ -148,13 +149,16 @@ async fn one_round(site: &Site, rng: &Rng) {
     }
     let node = site.start(&[]);
     let calls = Calls::to(&node.endpoint());
+    let (over, told) = watch::channel(false);
+    let until = Until(told);
     let mut tasks: Vec<JoinHandle<()>> = (0..WRITERS)
-        .map(|_| tokio::spawn(writers::write(calls.clone(), site.acks.clone(), rng.fork(), LOAD, Until::Gone)))
+        .map(|_| tokio::spawn(writers::write(calls.clone(), site.acks.clone(), rng.fork(), LOAD, until.clone())))
         .collect();
-    tasks.push(tokio::spawn(writers::read(calls.clone(), site.acks.clone(), rng.fork(), Until::Gone)));
-    tasks.push(tokio::spawn(writers::offload(calls, site.acks.clone(), rng.fork(), Until::Gone)));
+    tasks.push(tokio::spawn(writers::read(calls.clone(), site.acks.clone(), rng.fork(), until.clone())));
+    tasks.push(tokio::spawn(writers::offload(calls, site.acks.clone(), rng.fork(), until)));
     tokio::time::sleep(Duration::from_millis(50 + rng.below(1500))).await;
     node.kill9();
+    over.send_replace(true);
     join(tasks).await;
     site.check_records().await;
     let node = site.start(&[]);

@@ -1,5 +1,6 @@
 //! The load: writers that keep the acknowledgement log, readers that check what it promises, and orders to offload.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::rng::Rng;
@@ -20,48 +21,71 @@ pub struct Load {
     pub batch_max: u64,
 }
 
-/// When a task of the load ends.
+/// When a task of the load ends: when it is told to. What fails meanwhile is tried again, since somebody is being killed.
 #[derive(Clone)]
-pub enum Until {
-    /// When whoever it speaks to is gone.
-    Gone,
-    /// When it is told to: what fails meanwhile is tried again.
-    Told(watch::Receiver<bool>),
-}
+pub struct Until(pub watch::Receiver<bool>);
 
 impl Until {
     fn is_over(&self) -> bool {
-        matches!(self, Self::Told(told) if *told.borrow())
+        *self.0.borrow()
     }
 
-    /// What is left to do after a failure that a kill explains: whether the load is over.
-    async fn after(&self, doing: &str, status: &Status) -> bool {
+    /// What is left to do after a failure that a kill explains.
+    async fn after(&self, doing: &str, status: &Status) {
         expect_gone(doing, status);
         counts::add("requests that failed and were tried again", 1);
         tokio::time::sleep(Duration::from_millis(50)).await;
-        matches!(self, Self::Gone) || self.is_over()
     }
+}
+
+/// Requests under way, to be looked at when somebody is killed.
+static APPENDS: AtomicU64 = AtomicU64::new(0);
+static READS: AtomicU64 = AtomicU64::new(0);
+
+struct UnderWay(&'static AtomicU64);
+
+impl UnderWay {
+    fn begin(what: &'static AtomicU64) -> Self {
+        what.fetch_add(1, Ordering::SeqCst);
+        Self(what)
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Waits a little for a moment at which appends and reads are under way, and says whether it is one.
+pub async fn amid_work() -> bool {
+    for _ in 0..2_000 {
+        if APPENDS.load(Ordering::SeqCst) > 0 && READS.load(Ordering::SeqCst) > 0 {
+            return true;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    false
 }
 
 /// Writes ledger after ledger.
 pub async fn write(mut calls: Calls, log: AckLog, rng: Rng, load: Load, until: Until) {
     while !until.is_over() {
-        if let Err(status) = write_one(&mut calls, &log, &rng, load).await
-            && until.after("write", &status).await
-        {
-            return;
+        if let Err(status) = write_one(&mut calls, &log, &rng, load, &until).await {
+            until.after("write", &status).await;
         }
     }
 }
 
-async fn write_one(calls: &mut Calls, log: &AckLog, rng: &Rng, load: Load) -> Result<(), Status> {
+async fn write_one(calls: &mut Calls, log: &AckLog, rng: &Rng, load: Load, until: &Until) -> Result<(), Status> {
     let ledger = calls.create().await?;
     log.created(ledger);
     let entries = 1 + rng.below(load.entries_max);
     let mut appends = calls.append(ledger).await?;
     let mut next = 0;
-    while next < entries {
+    while next < entries && !until.is_over() {
         let count = (1 + rng.below(load.batch_max)).min(entries - next);
+        let _under_way = UnderWay::begin(&APPENDS);
         appends.send((next..next + count).map(|entry| log.payload(ledger, entry)).collect()).await;
         let end = next + count;
         while next < end {
@@ -96,14 +120,17 @@ pub async fn read(mut calls: Calls, log: AckLog, rng: Rng, until: Until) {
         let (ledger, promises) = &known[rng.below(known.len() as u64) as usize];
         let from = rng.below(promises.acked.len() as u64);
         let to = (from + 1 + rng.below(100)).min(promises.acked.len() as u64);
-        match calls.read(*ledger, from, Some(to), Tier::Unspecified).await {
+        let under_way = UnderWay::begin(&READS);
+        let read = calls.read(*ledger, from, Some(to), Tier::Unspecified).await;
+        drop(under_way);
+        match read {
             Ok(entries) => sweep::check_entries("a read under load", &log, *ledger, from, to, &entries),
             Err(status) => {
                 // The confirmed end of a ledger whose writer died is found by whoever closes it.
                 let is_open = promises.closed.is_none();
                 let unknown_end = is_open && status.code() == Code::OutOfRange;
-                if !unknown_end && until.after("read", &status).await {
-                    return;
+                if !unknown_end {
+                    until.after("read", &status).await;
                 }
             }
         }
@@ -126,11 +153,7 @@ pub async fn offload(mut calls: Calls, log: AckLog, rng: Rng, until: Until) {
                     log.settled(*ledger, &cold.object_key);
                 }
             }
-            Err(status) => {
-                if until.after("offload", &status).await {
-                    return;
-                }
-            }
+            Err(status) => until.after("offload", &status).await,
         }
     }
 }
