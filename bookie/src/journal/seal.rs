@@ -60,7 +60,11 @@ impl Sealer {
     /// Seals the next segment, waiting for space in the index as long as the bookie runs. After a failure, or a stop while it
     /// waits, this segment and all that follow stay as they are and are replayed at the next start.
     async fn seal(&mut self, segment: &OpenSegment) {
-        while !self.ended {
+        loop {
+            self.ended |= self.store.condition.failure().is_some();
+            if self.ended {
+                break;
+            }
             match seal(&self.store, segment).await {
                 Ok(()) => {
                     self.store.seal_waits.send_replace(false);

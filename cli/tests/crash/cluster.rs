@@ -23,8 +23,10 @@ use crate::process::{self, Process, Spec};
 use crate::standalone::{BOOKIE_SETS, OFFLOADER_SETS, POLICY_SETS, all_released, cold_store, join};
 use crate::steps::{self, Road};
 use crate::writers::{self, Load, Until};
-use crate::{counts, eventually, rounds, seed, skipped, sweep};
+use crate::{counts, eventually, outsider, rounds, seed, skipped, sweep};
 
+/// Rounds on one cluster, before the next begins with a new one.
+const ROUNDS_OF_A_FOLDER: usize = 4;
 const BOOKIES: usize = 3;
 const GATEWAYS: usize = 2;
 const LOAD: Load = Load { entries_max: 250, batch_max: 32 };
@@ -120,7 +122,7 @@ impl Site {
     }
 
     /// Reads everything back, by both gateways, from the bookies and the objects, and checks the records.
-    async fn check(&mut self) {
+    async fn check(&mut self) -> BTreeMap<u64, String> {
         let bookies: BTreeMap<String, String> = self
             .bookies
             .iter()
@@ -129,11 +131,12 @@ impl Site {
             .collect();
         let mut gateways: Vec<Calls> = self.gateways.iter().map(Member::calls).collect();
         sweep::through(&mut gateways, &bookies, &self.acks).await;
-        sweep::records(self.store.clone(), &cold_store(&self.folder.join("cold")), &self.acks).await;
+        let named = sweep::records(self.store.clone(), &cold_store(&self.folder.join("cold")), &self.acks).await;
         for member in self.bookies.iter().chain(&self.gateways).chain([&self.offloader]) {
             process::check_log(&member.spec.log, &[]);
         }
         assert!(self.etcd.dir().exists());
+        named
     }
 
     async fn all_released(&self) {
@@ -155,16 +158,20 @@ async fn processes_of_a_cluster_are_killed_while_work_goes_on() {
         return;
     }
     let (seed, rounds) = (seed(), rounds(50, 3));
-    let mut site = Site::new(format!("cluster, CRASH_SEED={seed}"), seed, POLICY_SETS).await;
-    site.offloader.start(&[]);
-    for round in 0..rounds {
-        let rng = Rng::seeded(seed.wrapping_add(round));
-        println!("cluster, round {round}, CRASH_SEED={seed}");
-        one_round(&mut site, round, &rng).await;
-        counts::add("rounds cluster", 1);
+    for first in (0..rounds).step_by(ROUNDS_OF_A_FOLDER) {
+        let about = format!("cluster, round {first} and those after it, CRASH_SEED={seed}");
+        let mut site = Site::new(about, seed.wrapping_add(first), POLICY_SETS).await;
+        site.offloader.start(&[]);
+        for round in first..rounds.min(first + ROUNDS_OF_A_FOLDER as u64) {
+            let rng = Rng::seeded(seed.wrapping_add(round));
+            println!("cluster, round {round}, CRASH_SEED={seed}");
+            one_round(&mut site, round, &rng).await;
+            counts::add("rounds cluster", 1);
+        }
+        site.all_released().await;
+        let named = site.check().await;
+        outsider::check(&site.folder.join("cold"), &named, &site.acks);
     }
-    site.all_released().await;
-    site.check().await;
     counts::tell();
 }
 

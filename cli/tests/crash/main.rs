@@ -17,6 +17,7 @@ mod cluster;
 mod counts;
 mod disk_full;
 mod folder;
+mod outsider;
 mod process;
 mod small_disk;
 mod standalone;

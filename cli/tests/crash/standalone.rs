@@ -18,7 +18,7 @@ use crate::calls::Calls;
 use crate::folder::Folder;
 use crate::process::{self, Process, Spec};
 use crate::writers::{self, Load, Until};
-use crate::{counts, eventually, rounds, seed, sweep};
+use crate::{counts, eventually, outsider, rounds, seed, sweep};
 
 /// Rounds on one folder, before the next begins with a new one.
 const ROUNDS_OF_A_FOLDER: u64 = 4;
@@ -77,10 +77,11 @@ impl Site {
     }
 
     /// Looks at the records of a node that is down.
-    pub async fn check_records(&self) {
+    pub async fn check_records(&self) -> BTreeMap<u64, String> {
         let store = self.metadata().await;
-        sweep::records(store, &self.cold(), &self.acks).await;
+        let named = sweep::records(store, &self.cold(), &self.acks).await;
         process::check_log(&self.log(), &[]);
+        named
     }
 
     /// The metadata of a node that is down.
@@ -186,5 +187,6 @@ async fn end_of_folder(site: &Site) {
     all_released(&mut calls, &site.acks).await;
     site.check_reads(&calls).await;
     node.kill9();
-    site.check_records().await;
+    let named = site.check_records().await;
+    outsider::check(&site.folder.join("node").join("cold"), &named, &site.acks);
 }

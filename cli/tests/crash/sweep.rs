@@ -1,6 +1,6 @@
 //! Reads everything back by every path and compares it with what was promised.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use cold::{ColdStore, ObjectReader};
@@ -133,7 +133,9 @@ async fn read_bookies(bookies: &BTreeMap<String, String>, log: &AckLog, seen: &L
 
 /// Checks the records themselves: one object named per settled ledger, by record and catalog alike, whole, and condemned by no
 /// abandoned attempt; its rows are what was written.
-pub async fn records(store: Arc<dyn MetadataStore>, cold: &ColdStore, log: &AckLog) {
+///
+/// Gives the keys of the objects named, by ledger.
+pub async fn records(store: Arc<dyn MetadataStore>, cold: &ColdStore, log: &AckLog) -> BTreeMap<u64, String> {
     let instance = Cluster::open(store.as_ref()).await.unwrap().expect("the cluster has an identity");
     let (ledgers, catalog) = (Ledgers::new(store.clone()), Catalog::new(store.clone()));
     let promised = log.ledgers();
@@ -144,7 +146,7 @@ pub async fn records(store: Arc<dyn MetadataStore>, cold: &ColdStore, log: &AckL
     }
     let abandoned = Attempts::new(store.clone()).list_abandoned(None, MANY).await.unwrap();
     let mut after = None;
-    let mut settled = 0;
+    let mut named_objects = BTreeMap::new();
     loop {
         let page = ledgers.list(after, PAGE).await.unwrap();
         let Some((last, _)) = page.last() else { break };
@@ -161,9 +163,9 @@ pub async fn records(store: Arc<dyn MetadataStore>, cold: &ColdStore, log: &AckL
                 assert!(promises.object.is_none(), "ledger {id} was settled and its record names no object");
                 continue;
             };
-            settled += 1;
             let key = named.object_key(instance.as_str(), id);
             log.settled(id.get(), &key);
+            named_objects.insert(id.get(), key.clone());
             let entry = catalogued.get(&id).unwrap_or_else(|| panic!("ledger {id}: the catalog does not have {key}"));
             assert_eq!((&entry.key, entry.object_bytes), (&key, named.object_bytes), "ledger {id}");
             assert!(
@@ -175,7 +177,10 @@ pub async fn records(store: Arc<dyn MetadataStore>, cold: &ColdStore, log: &AckL
             read_object(&reader, log, id.get()).await;
         }
     }
-    counts::add("settled ledgers checked", settled);
+    counts::add("settled ledgers checked", named_objects.len() as u64);
+    let distinct: BTreeSet<&String> = named_objects.values().collect();
+    assert_eq!(distinct.len(), named_objects.len(), "two ledgers name one object: {named_objects:?}");
+    named_objects
 }
 
 async fn read_object(reader: &ObjectReader, log: &AckLog, ledger: u64) {
