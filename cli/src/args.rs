@@ -9,8 +9,10 @@ use url::Url;
 use crate::kill_at::KillAt;
 
 mod bench;
+mod store;
 
 pub use bench::{BenchArgs, BenchCommand, BenchStoreArgs};
+pub use store::{StoreCheckArgs, StoreCommand};
 
 /// Where a node listens unless told otherwise.
 pub const DEFAULT_ENDPOINT: &str = "http://127.0.0.1:9600";
@@ -108,6 +110,9 @@ pub enum Command {
     Doctor(DoctorArgs),
     /// Show a running node: bookies, ledgers by tier, bytes, memory budgets.
     Status(RemoteArgs),
+    /// Look at an object store before it is trusted with anything.
+    #[command(subcommand)]
+    Store(StoreCommand),
     /// Show the effective configuration and where each value comes from.
     #[command(subcommand)]
     Config(ConfigCommand),

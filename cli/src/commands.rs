@@ -6,6 +6,7 @@ mod ledger;
 mod offload;
 mod standalone;
 mod status;
+mod store;
 mod version;
 
 use clap::CommandFactory;
@@ -36,6 +37,7 @@ pub async fn run(cli: Cli) -> Result<(), Fault> {
         Command::Doctor(args) => Box::pin(crate::doctor::run(args)).await,
         Command::Status(remote) => status::run(remote).await,
         Command::Bench(command) => bench::run(command).await,
+        Command::Store(command) => store::run(command).await,
         Command::Config(command) => config::run(command),
         Command::Version { output } => {
             version::run(output);

@@ -8,7 +8,7 @@
 //! - [`ColdStore`] is the store: bounded, retried, its answers checked.
 //!
 //! **Invariant:** bytes that are not what was written are an error that names the object, never another payload and never a panic.
-//! **Invariant:** nothing here deletes an object (but the probe of [`ColdStore::check`]), and no key is written twice.
+//! **Invariant:** nothing here deletes an object (but the probes of [`ColdStore::check`] and [`ColdStore::probe`]), and no key is written twice.
 
 mod digest;
 mod encoder;
@@ -19,10 +19,12 @@ mod limits;
 mod metrics;
 mod object;
 mod page_header;
+mod policy;
 mod reader;
 mod row;
 mod schema;
 mod store;
+pub mod suite;
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod testing;
@@ -32,7 +34,11 @@ pub use error::{Error, ErrorKind, Result};
 pub use faults::{Fault, FaultStore, Traffic};
 pub use limits::Limits;
 pub use object::{ObjectMeta, ObjectSummary};
+pub use policy::policy;
 pub use reader::{GroupInfo, ObjectReader, RowGroup, verify_object};
 pub use row::Row;
-pub use store::{ColdStore, ObjectFacts, StoreOptions, StoreSpeed, Upload, Uploaded};
+pub use store::{
+    AccessKey, Capability, ChecksumHeader, CloudOptions, ColdStore, Finding, ObjectFacts, StoreOptions, StoreReport,
+    StoreSpeed, Upload, Uploaded,
+};
 pub use writer::ObjectWriter;

@@ -12,9 +12,12 @@
 //! Reads may be dropped at any time. A dropped [`Upload`] leaves at most parts that were never joined to an object.
 
 mod check;
+mod cloud;
+mod hint;
 mod local;
 mod measure;
 mod open;
+mod probe;
 mod upload;
 
 use std::future::Future;
@@ -37,7 +40,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::{Metrics, Operation};
 use local::LocalRoot;
 
+pub(crate) use check::PROBES;
+pub use cloud::{AccessKey, ChecksumHeader, CloudOptions};
 pub use measure::StoreSpeed;
+pub use probe::{Capability, Finding, StoreReport};
 pub use upload::{Upload, Uploaded};
 
 /// How a store is used.
@@ -57,6 +63,8 @@ pub struct StoreOptions {
     pub parts_in_flight: usize,
     /// The longest single range that is read.
     pub range_bytes_max: u64,
+    /// How a cloud's store is reached.
+    pub cloud: CloudOptions,
 }
 
 impl Default for StoreOptions {
@@ -74,6 +82,7 @@ impl Default for StoreOptions {
             part_bytes: 8 << 20,
             parts_in_flight: 4,
             range_bytes_max: 256 << 20,
+            cloud: CloudOptions::default(),
         }
     }
 }
@@ -372,7 +381,9 @@ fn facts(key: &str, meta: &object_store::ObjectMeta) -> ObjectFacts {
 /// What an error of the object store means to us.
 fn store_error(key: &str, doing: &str, error: object_store::Error) -> Error {
     use object_store::Error as E;
+    let hinted = hint::of(&error);
     let (kind, hint) = match &error {
+        _ if let Some((kind, hint)) = &hinted => (*kind, hint.as_str()),
         E::NotFound { .. } => (ErrorKind::NotFound, "the store does not have it"),
         E::AlreadyExists { .. } | E::Precondition { .. } => (ErrorKind::AlreadyExists, "the key is taken"),
         E::PermissionDenied { .. } => {

@@ -5,7 +5,7 @@
 //! - [`http::Proxy`] stands before an object store and knows its requests: the n-th part of an upload fails before or after it was
 //!   applied, with a status, a lost reply, half a body, or an error in a reply that says 200. It logs every request.
 //! - [`s3::Server`] is an object store that keeps its objects in memory and whose conditional writes are atomic.
-//! - [`Etcd`] is a real etcd of its own, when the program is installed.
+//! - [`Etcd`] and [`LocalStack`] are the real programs in processes of their own, where they are installed.
 //! - [`model::StoreModel`] says how long a store takes to answer, from a seed.
 //!
 //! Everything listens on a free port of 127.0.0.1, changes its behaviour while it runs, and is gone when it is dropped: no task, no
@@ -15,9 +15,11 @@
 
 mod etcd;
 pub mod http;
+mod localstack;
 pub mod model;
 mod pace;
 pub mod s3;
 pub mod tcp;
 
 pub use etcd::{Etcd, EtcdCluster, EtcdError};
+pub use localstack::{LocalStack, LocalStackError};

@@ -4,8 +4,11 @@
 mod damage;
 mod etcd;
 mod failures;
+mod faults;
 mod metrics;
+mod offload_world;
 mod outsiders;
 mod restart;
 mod road;
+mod s3;
 mod support;

@@ -4,7 +4,7 @@ use super::ColdStore;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Where probes are put.
-pub(super) const PROBES: &str = ".thermocline-check";
+pub(crate) const PROBES: &str = ".thermocline-check";
 
 impl ColdStore {
     /// Finds out whether this store can be used, by doing once what the cold tier does: writes a small object under a fresh key
@@ -56,6 +56,8 @@ impl ColdStore {
                 (ErrorKind::Config, "the bucket or directory does not exist: create it, or correct the URL")
             }
             ErrorKind::Transient => (ErrorKind::Transient, "no good answer: check endpoint, region and network"),
+            // The cause says what to do.
+            ErrorKind::Config => (ErrorKind::Config, "the settings do not fit"),
             kind => (kind, "it does not work"),
         };
         Error::with_source(kind, format!("use object store {}: cannot {doing}, {hint}", self.name()), error)

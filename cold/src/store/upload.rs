@@ -14,11 +14,14 @@ use object_store::path::Path;
 use object_store::{MultipartUpload, ObjectStoreExt, PutMode, PutOptions, PutPayload};
 use tokio::task::JoinSet;
 
-use super::ColdStore;
+use super::{ColdStore, hint};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How fast a store must be at least when it makes one object of the parts: 10 MB/s.
 const JOIN_BYTES_PER_MS: u64 = 10_000;
+
+/// How often a write is begun again that the store refused because of another one under way.
+const CONFLICTS_MAX: usize = 4;
 
 /// What was uploaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -181,7 +184,8 @@ impl Upload {
         }
         if self.multipart.is_none() {
             let begin = self.store.inner.store.put_multipart(&self.path);
-            self.multipart = Some(self.store.request(&self.key, "begin to upload", begin).await?);
+            let begun = self.store.request(&self.key, "begin to upload", begin).await;
+            self.multipart = Some(begun.map_err(|error| nothing_there(&self.key, error))?);
         }
         let payload = self.take_payload();
         let permit = self.permit.take();
@@ -198,7 +202,7 @@ impl Upload {
                 Some(kept) => kept.give(permit),
                 None => drop(permit),
             }
-            done
+            done.map_err(|error| nothing_there(&key, error))
         });
         Ok(())
     }
@@ -220,26 +224,40 @@ impl Upload {
 
     async fn put_whole(&mut self) -> Result<Option<String>> {
         let payload = self.take_payload();
-        let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-        let put = self.store.inner.store.put_opts(&self.path, payload.clone(), options);
-        let done = self.store.request(&self.key, "write", put).await;
-        match done {
-            Ok(put) => {
-                self.store.inner.metrics.written(self.bytes);
-                Ok(put.e_tag)
-            }
-            // A lost answer is retried by the client, which then finds the key taken: by us.
-            Err(error) => {
-                let etag = self.resolve(error).await?;
-                if self.bytes > 0 {
-                    let found = self.store.get_range(&self.key, 0..self.bytes, Some(self.bytes)).await?;
-                    if !payload.iter().flatten().eq(found.iter()) {
-                        return Err(taken(&self.key));
-                    }
+        let mut backoff = self.store.inner.options.retry.backoff();
+        for _ in 0..CONFLICTS_MAX {
+            let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+            let put = self.store.inner.store.put_opts(&self.path, payload.clone(), options);
+            let error = match self.store.request(&self.key, "write", put).await {
+                Ok(put) => {
+                    self.store.inner.metrics.written(self.bytes);
+                    return Ok(put.e_tag);
                 }
-                Ok(etag)
+                Err(error) => error,
+            };
+            // A lost answer is retried by the client, which then finds the key taken: by us.
+            match self.resolve(error).await? {
+                Resolved::There(etag) => {
+                    self.compare(&payload).await?;
+                    return Ok(etag);
+                }
+                // Refused because of another write to the key that came to nothing: that was our own, given up by the client.
+                Resolved::Conflict => tokio::time::sleep(backoff.next_wait(&self.store.inner.rng)).await,
             }
         }
+        let what = format!("write object {}: the store says each time that another write is under way", self.key);
+        Err(Error::new(ErrorKind::Unknown, what))
+    }
+
+    /// Whether the object that is there is what was to be written.
+    async fn compare(&mut self, payload: &PutPayload) -> Result<()> {
+        if self.bytes > 0 {
+            let found = self.store.get_range(&self.key, 0..self.bytes, Some(self.bytes)).await?;
+            if !payload.iter().flatten().eq(found.iter()) {
+                return Err(taken(&self.key));
+            }
+        }
+        Ok(())
     }
 
     async fn join_parts(&mut self) -> Result<Option<String>> {
@@ -260,29 +278,60 @@ impl Upload {
             self.store.inner.options.request_deadline + Duration::from_millis(self.bytes / JOIN_BYTES_PER_MS);
         match self.store.request_within(deadline, &self.key, "join the parts of", multipart.complete()).await {
             Ok(put) => Ok(put.e_tag),
-            Err(error) => self.resolve(error).await,
+            Err(error) => match self.resolve(error).await? {
+                Resolved::There(etag) => Ok(etag),
+                Resolved::Conflict => {
+                    let what = format!("write object {}: another write to its key is under way", self.key);
+                    Err(Error::new(ErrorKind::Unknown, what))
+                }
+            },
         }
     }
 
     /// After a write that failed: whether it happened all the same.
-    async fn resolve(&mut self, error: Error) -> Result<Option<String>> {
+    async fn resolve(&mut self, error: Error) -> Result<Resolved> {
         if matches!(error.kind(), ErrorKind::Denied | ErrorKind::Config | ErrorKind::Invalid) {
             return Err(error);
         }
-        if error.kind() == ErrorKind::NotFound {
-            let what = format!("write object {}: the bucket is missing; create it, or correct the URL", self.key);
-            return Err(Error::with_source(ErrorKind::Config, what, error));
-        }
         match self.store.head(&self.key).await {
             // The key is ours alone, so an object of our size is ours. Its content is still to be proved by reading it back.
-            Ok(found) if found.bytes == self.bytes => Ok(found.etag),
+            Ok(found) if found.bytes == self.bytes => Ok(Resolved::There(found.etag)),
             Ok(_) => Err(taken(&self.key)),
+            // The store was asked again after its answer was lost, and knew nothing of the upload any more; nor is the object there.
+            Err(absent) if error.kind() == ErrorKind::NotFound && absent.kind() == ErrorKind::NotFound => {
+                Err(nothing_there(&self.key, error))
+            }
+            Err(absent) if error.kind() == ErrorKind::AlreadyExists && absent.kind() == ErrorKind::NotFound => {
+                Ok(Resolved::Conflict)
+            }
             Err(_) => {
                 let what = format!("write object {}: it may or may not be there", self.key);
                 Err(Error::with_source(ErrorKind::Unknown, what, error))
             }
         }
     }
+}
+
+/// What was found after a write that failed.
+enum Resolved {
+    /// An object of the right size, with its tag.
+    There(Option<String>),
+    /// The store refused the write because of another one, and there is no object.
+    Conflict,
+}
+
+/// "Not found" of a write is about what it needs: the bucket, or the upload its parts belong to.
+fn nothing_there(key: &str, error: Error) -> Error {
+    if error.kind() != ErrorKind::NotFound {
+        return error;
+    }
+    if hint::says(&error, "NoSuchUpload") {
+        let what =
+            format!("write object {key}: the store has forgotten the upload; a rule of the bucket may have ended it");
+        return Error::with_source(ErrorKind::Transient, what, error);
+    }
+    let what = format!("write object {key}: the bucket is missing; create it, or correct the URL");
+    Error::with_source(ErrorKind::Config, what, error)
 }
 
 fn taken(key: &str) -> Error {
