@@ -134,3 +134,172 @@ impl Registration {
         }
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use async_trait::async_trait;
+    use metadata::{
+        CommitError, Committed, ErrorKind, Key, MemoryStore, Transaction, Versioned, WatchEvent, WatchStream,
+    };
+
+    use super::*;
+
+    const TTL: Duration = Duration::from_secs(10);
+
+    /// Metadata behind a link that can be cut.
+    #[derive(Default)]
+    struct Link {
+        inner: MemoryStore,
+        is_cut: AtomicBool,
+    }
+
+    impl Link {
+        fn pass(&self) -> Result<(), metadata::Error> {
+            match self.is_cut.load(Ordering::SeqCst) {
+                true => Err(metadata::Error::new(ErrorKind::Unavailable, "cut")),
+                false => Ok(()),
+            }
+        }
+    }
+
+    #[async_trait]
+    impl MetadataStore for Link {
+        async fn get(&self, key: &Key) -> Result<Option<Versioned>, metadata::Error> {
+            self.pass()?;
+            self.inner.get(key).await
+        }
+
+        async fn get_quorum(&self, key: &Key) -> Result<Option<Versioned>, metadata::Error> {
+            self.pass()?;
+            self.inner.get_quorum(key).await
+        }
+
+        async fn commit(&self, transaction: Transaction) -> Result<Committed, CommitError> {
+            self.pass().map_err(CommitError::NotDone)?;
+            self.inner.commit(transaction).await
+        }
+
+        async fn list(
+            &self,
+            prefix: &Key,
+            after: Option<&Key>,
+            limit: usize,
+        ) -> Result<Vec<(Key, Versioned)>, metadata::Error> {
+            self.pass()?;
+            self.inner.list(prefix, after, limit).await
+        }
+
+        async fn watch(&self, prefix: &Key) -> Result<WatchStream, metadata::Error> {
+            self.inner.watch(prefix).await
+        }
+
+        async fn grant_lease(&self, ttl: Duration) -> Result<LeaseId, metadata::Error> {
+            self.pass()?;
+            self.inner.grant_lease(ttl).await
+        }
+
+        async fn keep_alive(&self, lease: LeaseId) -> Result<(), metadata::Error> {
+            self.pass()?;
+            self.inner.keep_alive(lease).await
+        }
+
+        async fn revoke(&self, lease: LeaseId) -> Result<(), metadata::Error> {
+            self.pass()?;
+            self.inner.revoke(lease).await
+        }
+    }
+
+    struct World {
+        link: Arc<Link>,
+        changes: WatchStream,
+        state: watch::Sender<BookieState>,
+        tasks: TaskTree,
+    }
+
+    impl World {
+        async fn start() -> Self {
+            let link = Arc::new(Link::default());
+            let changes = link.watch(&metadata::layout::available_root()).await.unwrap();
+            let (state, receiver) = watch::channel(BookieState::Writable);
+            let mut registration = Registration {
+                store: link.clone(),
+                id: BookieId::new("b1:3181").unwrap(),
+                info: BookieInfo { address: "b1:3181".to_owned() },
+                ttl: TTL,
+                state: receiver,
+            };
+            let lease = registration.begin().await.unwrap();
+            let tasks = TaskTree::root("test");
+            tasks.spawn("registration", registration.run(lease, tasks.clone()));
+            let mut world = Self { link, changes, state, tasks };
+            assert_eq!(world.next(TTL).await, Some((true, true)));
+            world
+        }
+
+        fn cut(&self, is_cut: bool) {
+            self.link.is_cut.store(is_cut, Ordering::SeqCst);
+        }
+
+        /// Waits for the next change: what is registered as writable or as read-only, and whether it is there or gone.
+        async fn next(&mut self, within: Duration) -> Option<(bool, bool)> {
+            let event = tokio::time::timeout(within, self.changes.next()).await.ok()?;
+            let (key, is_there) = match event {
+                Some(WatchEvent::Put { key, .. }) => (key, true),
+                Some(WatchEvent::Delete { key }) => (key, false),
+                other => panic!("{other:?}"),
+            };
+            let (_, is_writable) = metadata::layout::parse_registration_key(&key).unwrap();
+            Some((is_writable, is_there))
+        }
+
+        /// For this long the registration stands, although it may be written again.
+        async fn stands(&mut self, time: Duration, writable: bool) {
+            let end = Instant::now() + time;
+            while let Some(change) = self.next(end - Instant::now()).await {
+                assert_eq!(change, (writable, true), "nobody sees the outage");
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_short_outage_of_metadata_is_not_seen() {
+        let mut world = World::start().await;
+        for _ in 0..5 {
+            world.cut(true);
+            world.stands(TTL / 2, true).await;
+            world.cut(false);
+            world.stands(TTL * 2, true).await;
+        }
+        world.tasks.stop(Duration::from_secs(5)).await.unwrap();
+        assert_eq!(world.next(TTL).await, Some((true, false)), "an orderly stop gives it back");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_long_outage_ends_the_lease_and_a_new_one_is_taken() {
+        let mut world = World::start().await;
+        world.cut(true);
+        assert_eq!(world.next(TTL * 2).await, Some((true, false)), "the lease ends");
+        assert_eq!(world.next(TTL * 5).await, None);
+        world.cut(false);
+        assert_eq!(world.next(TTL * 2).await, Some((true, true)), "it is registered again");
+        world.stands(TTL * 5, true).await;
+        world.tasks.stop(Duration::from_secs(5)).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_during_an_outage_is_told_afterwards() {
+        let mut world = World::start().await;
+        world.cut(true);
+        world.state.send(BookieState::ReadOnly { reason: "full".to_owned(), for_good: false }).unwrap();
+        world.stands(TTL / 2, true).await;
+        world.cut(false);
+        let mut changes = [world.next(TTL).await, world.next(TTL).await];
+        changes.sort();
+        assert_eq!(changes, [Some((false, true)), Some((true, false))], "one commit takes the one and puts the other");
+        world.stands(TTL * 5, false).await;
+        world.tasks.stop(Duration::from_secs(5)).await.unwrap();
+    }
+}
