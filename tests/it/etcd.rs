@@ -174,7 +174,7 @@ async fn attempts_over_a_link_that_loses_replies() {
         tokio::spawn(async move {
             let rng = Rng::seeded(100 + worker);
             let mut begun = Vec::new();
-            for step in 0..15 {
+            for step in 0..15_u64 {
                 let ledger = LedgerId::new(1 + worker * 100 + step).unwrap();
                 let uuid = rng.uuid();
                 let new = NewAttempt {
@@ -186,7 +186,7 @@ async fn attempts_over_a_link_that_loses_replies() {
                 };
                 match attempts.begin(new).await {
                     Ok(record) => {
-                        let abandoned = step % 3 == 0 && attempts.abandon(&record).await.is_ok();
+                        let abandoned = step.is_multiple_of(3) && attempts.abandon(&record).await.is_ok();
                         begun.push((record, abandoned));
                     }
                     Err(AttemptError::NotDone(_) | AttemptError::Unknown(_)) => {}

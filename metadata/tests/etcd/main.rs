@@ -76,7 +76,7 @@ async fn on_a_restless_server() {
         let count = count.fetch_add(1, Ordering::Relaxed);
         let mut etcd = etcd.lock().await;
         let uri = etcd.uri(&format!("/suite/{count}"));
-        if count % 4 == 0 {
+        if count.is_multiple_of(4) {
             etcd.restart().await.unwrap();
             return open(&uri).await;
         }
