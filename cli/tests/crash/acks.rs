@@ -11,8 +11,6 @@ use bytes::Bytes;
 use common::rng::Rng;
 use sha2::{Digest as _, Sha256};
 
-use crate::counts;
-
 /// What was promised of one ledger.
 #[derive(Debug, Clone, Default)]
 pub struct Promises {
@@ -102,7 +100,6 @@ impl AckLog {
         let promises = inner.ledgers.get_mut(&ledger).unwrap();
         assert_eq!(promises.acked.len() as u64, first, "ledger {ledger}: acknowledgements out of order");
         promises.acked.extend(digests);
-        counts::add("entries acknowledged", count);
     }
 
     /// A last confirmed entry was seen; `live` when the ledger's writer is the one who said so.
@@ -156,5 +153,84 @@ impl Inner {
     fn note(&mut self, lines: &str) {
         // One write, unbuffered: with its return it has left this process.
         self.file.write_all(lines.as_bytes()).unwrap();
+    }
+}
+
+/// A judge that lets everything pass proves nothing.
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use proto::v1::Entry;
+
+    use super::*;
+    use crate::sweep::compare;
+
+    /// A log of one ledger with five acknowledged entries that was closed at its end.
+    fn log(dir: &Path) -> AckLog {
+        let log = AckLog::create(&dir.join("acks"), 7);
+        log.created(1);
+        log.acked(1, 0, 3);
+        log.acked(1, 3, 2);
+        log.confirmed(1, Some(4), true);
+        log
+    }
+
+    #[test]
+    fn what_breaks_a_promise_is_a_violation() {
+        let violations: [(&str, fn(&AckLog)); 8] = [
+            ("an acknowledgement out of order", |log| log.acked(1, 6, 1)),
+            ("an id given twice", |log| log.created(1)),
+            ("a last confirmed entry that went back", |log| log.confirmed(1, Some(3), true)),
+            ("an end below what was acknowledged", |log| log.closed(1, Some(3), 0)),
+            ("an end below what was confirmed", |log| {
+                log.confirmed(1, Some(9), false);
+                log.closed(1, Some(8), 0);
+            }),
+            ("an end that changed", |log| {
+                log.closed(1, Some(6), 10);
+                log.closed(1, Some(7), 10);
+            }),
+            ("a length that changed", |log| {
+                log.closed(1, Some(6), 10);
+                log.closed(1, Some(6), 11);
+            }),
+            ("a second object", |log| {
+                log.settled(1, "a");
+                log.settled(1, "b");
+            }),
+        ];
+        for (what, breach) in violations {
+            let dir = tempfile::tempdir().unwrap();
+            let log = log(dir.path());
+            assert!(catch_unwind(AssertUnwindSafe(|| breach(&log))).is_err(), "{what} passes");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let log = log(dir.path());
+        log.closed(1, Some(6), 10);
+        log.closed(1, Some(6), 10);
+        log.settled(1, "a");
+        log.settled(1, "a");
+        assert_eq!(std::fs::read_to_string(dir.path().join("acks")).unwrap().matches("acked 1 ").count(), 5);
+    }
+
+    #[test]
+    fn missing_swapped_and_altered_entries_are_violations() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = log(dir.path());
+        let entry = |id| Entry { entry_id: id, payload: log.payload(1, id), ..Entry::default() };
+        let good: Vec<Entry> = (0..5).map(entry).collect();
+        compare("a test", &log, 1, 0, 5, &good);
+        let altered = |place: usize, payload: Bytes| {
+            let mut bad = good.clone();
+            bad[place].payload = payload;
+            bad
+        };
+        let mut swapped = good.clone();
+        swapped.swap(1, 2);
+        let bad = [good[..4].to_vec(), swapped, altered(2, Bytes::new()), altered(4, log.payload(1, 3))];
+        for bad in bad {
+            let judged = catch_unwind(AssertUnwindSafe(|| compare("a test", &log, 1, 0, 5, &bad)));
+            assert!(judged.is_err(), "{bad:?} passes");
+        }
     }
 }

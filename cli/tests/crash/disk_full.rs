@@ -103,6 +103,7 @@ impl Site {
                 return Some(status);
             }
             self.acks.acked(ledger, entry, 1);
+            counts::add("entries acknowledged", 1);
             acked.store(entry + 1, Ordering::Release);
         }
         None

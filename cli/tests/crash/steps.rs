@@ -77,6 +77,7 @@ pub async fn written(acks: &AckLog, calls: &mut Calls, entries: u64) -> u64 {
         while next < end {
             let run = appends.acknowledged().await.unwrap();
             acks.acked(ledger, run.first_entry_id, run.count);
+            counts::add("entries acknowledged", run.count);
             next += run.count;
         }
     }

@@ -22,6 +22,12 @@ const MANY: usize = 10_000;
 
 /// Entries `from..to` of a ledger as a reader got them: all of them, in order, the bytes that were written.
 pub fn check_entries(path: &str, log: &AckLog, ledger: u64, from: u64, to: u64, entries: &[Entry]) {
+    compare(path, log, ledger, from, to, entries);
+    counts::add(format!("entries read back, {path}"), entries.len() as u64);
+}
+
+/// The comparison alone.
+pub fn compare(path: &str, log: &AckLog, ledger: u64, from: u64, to: u64, entries: &[Entry]) {
     assert_eq!(entries.len() as u64, to - from, "{path}: ledger {ledger} {from}..{to}");
     for (entry, place) in entries.iter().zip(from..) {
         assert_eq!(entry.entry_id, place, "{path}: ledger {ledger}");
@@ -30,7 +36,6 @@ pub fn check_entries(path: &str, log: &AckLog, ledger: u64, from: u64, to: u64, 
             "{path}: ledger {ledger} entry {place}: other bytes than written"
         );
     }
-    counts::add(format!("entries read back, {path}"), entries.len() as u64);
 }
 
 /// Reads everything through a gateway and from the bookies. Ledgers that are open are closed first, whoever wrote them.

@@ -92,6 +92,7 @@ async fn write_one(calls: &mut Calls, log: &AckLog, rng: &Rng, load: Load, until
             let run = appends.acknowledged().await?;
             assert_eq!(run.first_entry_id, next, "ledger {ledger}: acknowledgements out of order");
             log.acked(ledger, run.first_entry_id, run.count);
+            counts::add("entries acknowledged", run.count);
             next += run.count;
         }
         if rng.below(4) == 0 {
