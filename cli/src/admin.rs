@@ -81,16 +81,19 @@ pub async fn bind(address: &str) -> Result<TcpListener, Fault> {
     bound.map_err(|error| Fault::usage(format!("metrics and health: {error} (--admin, or the setting admin)")))
 }
 
-/// Where to listen, from the setting `admin` and the address of the role's front: nothing said means loopback at the port behind
-/// the front's (any free one, where the front's is any free one), so that two nodes on one machine with fronts apart never
-/// meet; `off` means nowhere.
+/// How far the port of metrics and health is above that of the role's front: far enough that roles whose fronts have ports side by
+/// side do not meet.
+const PORTS_ABOVE: u16 = 1_000;
+
+/// Where to listen, from the setting `admin` and the address of the role's front. Nothing said means loopback, 1000 above the front's
+/// port (any free one, where the front's is any free one); `off` means nowhere.
 pub fn address(admin: &str, front: &str) -> Option<String> {
     match admin {
         "off" => None,
         "" => {
             let port = front.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok()).unwrap_or(0);
-            let next = if port == 0 { 0 } else { port.checked_add(1).unwrap_or(0) };
-            Some(format!("127.0.0.1:{next}"))
+            let above = if port == 0 { 0 } else { port.checked_add(PORTS_ABOVE).unwrap_or(0) };
+            Some(format!("127.0.0.1:{above}"))
         }
         given => Some(given.to_owned()),
     }

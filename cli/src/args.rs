@@ -201,7 +201,7 @@ pub struct StandaloneArgs {
     /// The address of the gRPC front [default: 127.0.0.1:9600]
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Option<String>,
-    /// The address of metrics and health over HTTP, or off [default: loopback at the port behind that of --listen]
+    /// The address of metrics and health over HTTP, or off [default: loopback, 1000 above the port of --listen]
     #[arg(long, value_name = "ADDRESS")]
     pub admin: Option<String>,
     /// The object store: file:///path, s3://bucket/prefix, gs://bucket/prefix or az://container/prefix [default: a folder in --dir]
@@ -233,7 +233,7 @@ pub struct BookieArgs {
     /// The address it listens on, for clients of the BookKeeper protocol [default: 127.0.0.1:3181]
     #[arg(long, value_name = "HOST:PORT")]
     pub listen: Option<String>,
-    /// The address of metrics and health over HTTP, or off [default: loopback at the port behind that of --listen]
+    /// The address of metrics and health over HTTP, or off [default: loopback, 1000 above the port of --listen]
     #[arg(long, value_name = "HOST:PORT")]
     pub admin: Option<String>,
     /// The address it registers, where clients reach it. Needed with --listen 0.0.0.0 [default: the one it listens on]
@@ -261,7 +261,7 @@ pub struct GatewayArgs {
     /// The address of the gRPC front [default: 127.0.0.1:9600]
     #[arg(long, value_name = "HOST:PORT")]
     pub listen: Option<String>,
-    /// The address of metrics and health over HTTP, or off [default: loopback at the port behind that of --listen]
+    /// The address of metrics and health over HTTP, or off [default: loopback, 1000 above the port of --listen]
     #[arg(long, value_name = "HOST:PORT")]
     pub admin: Option<String>,
     /// The address it registers, where offloaders reach it. Needed with --listen 0.0.0.0 [default: the one it listens on]
@@ -286,7 +286,7 @@ pub struct OffloaderArgs {
     /// The address of the gRPC front, for orders and status [default: 127.0.0.1:9610]
     #[arg(long, value_name = "HOST:PORT")]
     pub listen: Option<String>,
-    /// The address of metrics and health over HTTP, or off [default: loopback at the port behind that of --listen]
+    /// The address of metrics and health over HTTP, or off [default: loopback, 1000 above the port of --listen]
     #[arg(long, value_name = "HOST:PORT")]
     pub admin: Option<String>,
     /// Kill this process with SIGKILL at a step of the offload protocol: before:STEP or after:STEP. For crash tests.

@@ -45,7 +45,7 @@ pub struct Settings {
     pub dir: PathBuf,
     /// The address of the gRPC front.
     pub listen: String,
-    /// The address of metrics and health over HTTP; empty means loopback at the port behind that of `listen`, `off` means nowhere.
+    /// The address of metrics and health over HTTP; empty means loopback, 1000 above the port of `listen`; `off` means nowhere.
     pub admin: String,
     /// The object store's URL; empty means the folder `cold` in `dir`.
     pub cold: String,

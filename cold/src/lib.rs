@@ -8,7 +8,8 @@
 //! - [`ColdStore`] is the store: bounded, retried, its answers checked.
 //!
 //! **Invariant:** bytes that are not what was written are an error that names the object, never another payload and never a panic.
-//! **Invariant:** nothing here deletes an object (but the probes of [`ColdStore::check`] and [`ColdStore::probe`]), and no key is written twice.
+//! **Invariant:** nothing here deletes an object (but [`ColdStore::check`], [`ColdStore::probe`] and [`ColdStore::measure`] what they
+//! have just written themselves), and no key is written twice.
 
 mod digest;
 mod encoder;

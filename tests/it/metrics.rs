@@ -207,8 +207,9 @@ fn documented(shown: &[common::metrics::Shown]) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_documents_name_the_metrics_there_are() {
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
-    let node = Node::start(settings(dir.path())).await.unwrap();
+    let node = Node::start(with_admin(dir.path())).await.unwrap();
     let shown = node.admin().metrics.shown();
+    let scrape = Scrape::of(node.admin_address().unwrap()).await;
     node.stop().await.unwrap();
 
     let lines = documented(&shown);
@@ -240,5 +241,28 @@ async fn the_documents_name_the_metrics_there_are() {
         for word in words.filter(|word| word.starts_with("thermocline_")) {
             assert!(names.iter().any(|name| name == word), "{file} names {word}, which is no metric");
         }
+        for (metric, label, value) in selectors(&text) {
+            let wanted = format!("{label}=\"{value}\"");
+            let exists = scrape.0.keys().any(|sample| {
+                let rest = sample.strip_prefix(&metric).filter(|rest| rest.starts_with('{'));
+                rest.is_some_and(|labels| labels.contains(&wanted))
+            });
+            assert!(exists, "{file}: {metric} has no {wanted}");
+        }
     }
+}
+
+/// Metric, label and value of every selector of one label in a text; the values of a regular expression one by one.
+fn selectors(text: &str) -> Vec<(String, String, String)> {
+    let mut found = Vec::new();
+    for (place, _) in text.match_indices("thermocline_") {
+        let end = text[place..].find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+        let Some(end) = end.map(|end| place + end) else { continue };
+        let Some((inside, _)) = text[end..].strip_prefix('{').and_then(|rest| rest.split_once('}')) else { continue };
+        let (label, values) = inside.split_once('=').unwrap();
+        let values = values.trim_matches(['~', '"']);
+        let one = |value: &str| (text[place..end].to_owned(), label.to_owned(), value.to_owned());
+        found.extend(values.split('|').map(one));
+    }
+    found
 }

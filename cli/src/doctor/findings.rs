@@ -67,7 +67,8 @@ pub(super) fn diagnose(facts: &Facts) -> Vec<Finding> {
     found.list
 }
 
-/// What the disk can take of entries, journal overhead included.
+/// What the disk can take of entries, journal overhead included: the slower of synced groups and a longer stream. A short series
+/// of groups may end within a cache of the device, a stream shows what is behind it, and neither is faster than the disk.
 pub(super) struct Ingest {
     /// As the only bookie on this disk, bytes a second.
     pub(super) one_bookie: f64,
@@ -79,7 +80,7 @@ pub(super) struct Ingest {
 
 impl Ingest {
     pub(super) fn of(disk: &Disk) -> Self {
-        let one_bookie = disk.journal.per_second();
+        let one_bookie = disk.journal.per_second().min(disk.stream.per_second());
         Self {
             one_bookie,
             standalone: one_bookie / STANDALONE_COPIES,
@@ -94,10 +95,12 @@ pub(super) fn verdict(facts: &Facts) -> Vec<String> {
     let ingest = Ingest::of(disk);
     let mut said = vec![
         format!(
-            "As the only bookie on this disk this machine can sustain {} of entries (full journal groups of 1 MiB, each synced before the next: {} in {}).",
+            "As the only bookie on this disk this machine can sustain {} of entries: the slower of journal groups of 1 MiB, each synced before the next ({} in {}), and a stream of writes ({} in {}). Disks with credits or caches are slower for hours than for seconds.",
             rate(ingest.one_bookie),
             output::bytes(disk.journal.bytes),
             output::duration(disk.journal.elapsed),
+            output::bytes(disk.stream.bytes),
+            output::duration(disk.stream.elapsed),
         ),
         format!(
             "As a standalone node {} (its three bookies share the disk: a third). Processors and network were not loaded by this; `thermocline bench append` measures them too.",
@@ -232,9 +235,9 @@ impl Findings {
                 Warns,
                 "sync",
                 format!(
-                    "Syncs are slow: {} usually, {} one time in a hundred. Every add waits for one.",
-                    time(disk.sync_4k.p50),
-                    time(disk.sync_4k.p99)
+                    "One sync in a hundred takes {} or more (usually {}), and every add of its group waits for it.",
+                    time(disk.sync_4k.p99),
+                    time(disk.sync_4k.p50)
                 ),
                 "Use a disk with power-loss protection or a faster volume, and nothing else that syncs on it.",
             );

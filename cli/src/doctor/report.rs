@@ -22,7 +22,14 @@ pub(super) fn print(facts: &Facts, findings: &[Finding], form: Output) {
     match form {
         Output::Json => output::json(&as_json(facts, &rows, findings)),
         Output::Table => {
-            println!("{}\n", facts.asked.dir.display());
+            match &facts.disk {
+                Ok(disk) => println!(
+                    "{}: wrote {} there and removed it\n",
+                    facts.asked.dir.display(),
+                    output::bytes(disk.written_bytes)
+                ),
+                Err(_) => println!("{}: not measured\n", facts.asked.dir.display()),
+            }
             let cells: Vec<Vec<String>> = rows
                 .into_iter()
                 .map(|row| vec![row.area.to_owned(), row.what.to_owned(), row.value, row.how])

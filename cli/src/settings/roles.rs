@@ -20,7 +20,7 @@ pub struct BookieSettings {
     pub metadata: String,
     /// The address it listens on.
     pub listen: String,
-    /// The address of metrics and health over HTTP; empty means loopback at the port behind that of `listen`, `off` means nowhere.
+    /// The address of metrics and health over HTTP; empty means loopback, 1000 above the port of `listen`; `off` means nowhere.
     pub admin: String,
     /// The address it registers, where clients reach it. Empty: the one it listens on.
     pub advertise: String,
@@ -54,7 +54,7 @@ pub struct GatewaySettings {
     pub cold: String,
     /// The address of the gRPC front.
     pub listen: String,
-    /// The address of metrics and health over HTTP; empty means loopback at the port behind that of `listen`, `off` means nowhere.
+    /// The address of metrics and health over HTTP; empty means loopback, 1000 above the port of `listen`; `off` means nowhere.
     pub admin: String,
     /// The address it registers, where offloaders reach it. Empty: the one it listens on.
     pub advertise: String,
@@ -92,7 +92,7 @@ pub struct OffloaderSettings {
     pub cold: String,
     /// The address of the gRPC front, which takes orders and shows the cluster's status.
     pub listen: String,
-    /// The address of metrics and health over HTTP; empty means loopback at the port behind that of `listen`, `off` means nowhere.
+    /// The address of metrics and health over HTTP; empty means loopback, 1000 above the port of `listen`; `off` means nowhere.
     pub admin: String,
     /// What the process may hold in memory for entries and requests. The client gets what the offloader leaves.
     pub memory_max: ByteSize,

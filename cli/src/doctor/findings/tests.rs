@@ -140,6 +140,13 @@ fn the_first_limit_is_the_one_that_is_met_first() {
 }
 
 #[test]
+fn a_burst_that_a_cache_took_is_not_promised() {
+    let mut facts = good();
+    facts.disk.as_mut().unwrap().journal = Rate { bytes: 256 << 20, elapsed: Duration::from_millis(100) };
+    assert!(verdict(&facts)[0].contains("can sustain 180.0 MiB/s"), "{}", verdict(&facts)[0]);
+}
+
+#[test]
 fn a_sync_that_is_too_fast_to_be_true_is_noted() {
     let mut facts = good();
     facts.disk.as_mut().unwrap().sync_4k = latency(5, 40);
