@@ -7,8 +7,8 @@
 //! is fast: [`Row::fault`] says so and the command fails.
 //!
 //! # Layout
-//! - [`append`], [`catchup`], [`offload`]: one bench each, from a [`Plan`] to rows. They block: call them on a thread where that is allowed.
-//! - `node`, `disk_record`: the product under test, in threads of its own, with every write of its journal noted.
+//! - [`append`], [`catchup`], [`cold_read`], [`offload`]: one bench each, from a [`Plan`] to rows. They block: call them on a thread where that is allowed.
+//! - `node`, `disk_record`, `gateway`: the product under test, in threads of its own, with every write of its journal noted.
 //! - `load`, `content`: who asks, and what entries carry. `raw_disk`, `raw_net`, `raw_pages`: the same work done raw.
 //! - [`Machine`], [`report`]: where it ran; rows to documents.
 //!
@@ -20,9 +20,11 @@
 
 pub mod append;
 pub mod catchup;
+pub mod cold_read;
 mod content;
 pub mod cpu;
 mod disk_record;
+mod gateway;
 mod load;
 mod machine;
 mod node;

@@ -92,6 +92,11 @@ const NOT_MEASURED: &str = "\
 pub fn markdown(rows: &[Row]) -> String {
     let mut text = INTRODUCTION.to_owned();
     text.push_str("## Figures\n\n");
+    if rows.is_empty() {
+        text.push_str("None were taken yet.\n\n");
+        text.push_str(NOT_MEASURED);
+        return text;
+    }
     let columns = COLUMNS.join(" | ");
     let _ = writeln!(text, "| {columns} |\n|---|---|---:|---:|---:|---|---|");
     for row in rows {
@@ -161,5 +166,17 @@ mod tests {
         for (value, expected) in cases {
             assert_eq!(number(value), expected);
         }
+    }
+
+    /// The committed document is what the committed figures give.
+    #[test]
+    fn the_document_is_generated_from_the_figures() {
+        let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
+        let rows: Vec<Row> = serde_json::from_slice(&std::fs::read(docs.join("performance.json")).unwrap()).unwrap();
+        let committed = std::fs::read_to_string(docs.join("performance.md")).unwrap();
+        let hint = "run: thermocline bench report docs/performance.json > docs/performance.md";
+        assert!(markdown(&rows) == committed, "docs/performance.md is not what docs/performance.json gives; {hint}");
+        assert_eq!(rows.iter().filter_map(Row::fault).collect::<Vec<_>>(), Vec::<String>::new());
+        assert!(rows.iter().all(|row| row.build == "release"), "figures come from a release build");
     }
 }

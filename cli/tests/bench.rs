@@ -60,6 +60,11 @@ fn catchup_gives_three_ways_to_read() {
 }
 
 #[test]
+fn cold_read_gives_one_reader() {
+    assert_eq!(smoke("cold-read"), ["P5"]);
+}
+
+#[test]
 fn offload_gives_writing_and_read_back() {
     assert_eq!(smoke("offload"), ["P8", "P8"]);
 }

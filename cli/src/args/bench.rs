@@ -23,6 +23,13 @@ pub enum BenchCommand {
     ///
     /// Limit: the slower of reading the same bytes from the same files in large reads, and sending the replies' bytes over one loopback connection.
     Catchup(BenchArgs),
+    /// How fast one reader gets a settled ledger from the object store through a gateway (P5).
+    ///
+    /// The store is one in this process that answers as a cloud store does (first byte after about 30 ms, 58 MiB/s a connection, stragglers), or the one
+    /// that --store names. The gateway begins with an empty cache.
+    ///
+    /// Limit: the same GETs made raw against the same store, their bytes dropped, with as many in flight as serves them best.
+    ColdRead(BenchStoreArgs),
     /// What it costs to turn a ledger into a verified Parquet object (P8).
     ///
     /// Writes ledgers of 1 KiB log lines to a bookie and settles them: read, check every digest, encode, upload, read back, compare, commit. The figure
@@ -69,7 +76,7 @@ pub struct BenchStoreArgs {
     pub common: BenchArgs,
     /// The object store to measure: s3://bucket/prefix, gs://, az:// or file:///path. Objects that the bench writes stay there.
     ///
-    /// Without it: a store in this process that answers as a cloud store does (first byte after about 30 ms, 58 MiB/s a connection, stragglers).
+    /// Without it: a store in this process for cold-read, a folder in --dir for offload.
     #[arg(long, value_name = "URL")]
     pub store: Option<Url>,
 }
