@@ -41,7 +41,7 @@ fn s3(bucket: &str, prefix: &str) -> String {
     {{
       "Sid": "ReadAndWriteObjects",
       "Effect": "Allow",
-      "Action": ["s3:GetObject", "s3:PutObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts"],
+      "Action": ["s3:GetObject", "s3:PutObject", "s3:AbortMultipartUpload"],
       "Resource": "arn:aws:s3:::{bucket}/{objects}"
     }},
     {{
@@ -55,12 +55,6 @@ fn s3(bucket: &str, prefix: &str) -> String {
       "Effect": "Allow",
       "Action": "s3:ListBucket",
       "Resource": "arn:aws:s3:::{bucket}"{condition}
-    }},
-    {{
-      "Sid": "ListUnfinishedUploads",
-      "Effect": "Allow",
-      "Action": "s3:ListBucketMultipartUploads",
-      "Resource": "arn:aws:s3:::{bucket}"
     }}
   ]
 }}
@@ -80,8 +74,6 @@ includedPermissions:
   - storage.objects.list
   - storage.multipartUploads.create
   - storage.multipartUploads.abort
-  - storage.multipartUploads.list
-  - storage.multipartUploads.listParts
 # And, to remove the probes of checks, storage.objects.delete under the condition
 #   resource.name.startsWith("projects/_/buckets/{bucket}/objects/{probes}/")
 # In one command, with the predefined role that comes closest:
