@@ -38,12 +38,18 @@ pub(crate) fn print_ready(role: &str, facts: &[(&str, &str)]) {
 pub(crate) struct Signals {
     interrupt: Signal,
     terminate: Signal,
+    hangup: Signal,
 }
 
 impl Signals {
     pub(crate) fn listen() -> Result<Self, Fault> {
         let listen = |kind| signal(kind).map_err(|error| Fault::failed(format!("listen for signals: {error}")));
-        Ok(Self { interrupt: listen(SignalKind::interrupt())?, terminate: listen(SignalKind::terminate())? })
+        Ok(Self {
+            interrupt: listen(SignalKind::interrupt())?,
+            terminate: listen(SignalKind::terminate())?,
+            // A closed terminal or a lost connection: what was started must be ended too.
+            hangup: listen(SignalKind::hangup())?,
+        })
     }
 
     /// Waits for a signal.
@@ -51,6 +57,7 @@ impl Signals {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
+            _ = self.hangup.recv() => {}
         }
     }
 

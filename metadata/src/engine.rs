@@ -97,15 +97,25 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl<R: Rows> Engine<R> {
     /// Whether the rows are known and can be written; goes on after missing space when it is time to.
     fn check_usable(&self, revision: &mut u64) -> Result<(), Error> {
+        match locked(&self.poison).as_ref() {
+            None => return Ok(()),
+            Some(found) if found.try_at.is_none_or(|try_at| Instant::now() < try_at) => return Err(found.error()),
+            Some(_) => {}
+        }
+        // Not under the lock, which callers that must not wait for a disk take too; the caller's lock of `writer` keeps the order.
+        let outcome = self.rows.go_on();
         let mut poison = locked(&self.poison);
         let Some(found) = poison.as_mut() else { return Ok(()) };
-        if found.try_at.is_none_or(|try_at| Instant::now() < try_at) {
-            return Err(found.error());
-        }
-        let at = match self.rows.go_on() {
+        let at = match outcome {
             Ok(at) => at,
-            Err(_) => {
+            Err(error) if self.rows.is_full(&error) => {
                 found.try_at = Some(Instant::now() + GO_ON_PAUSE);
+                return Err(found.error());
+            }
+            Err(error) => {
+                found.reason = format!("{error}{}", error_sources(&error));
+                found.try_at = None;
+                tracing::error!(reason = found.reason, "metadata cannot go on after it found no space");
                 return Err(found.error());
             }
         };

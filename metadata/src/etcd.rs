@@ -137,7 +137,7 @@ impl EtcdStore {
             loop {
                 match shared.prove("open metadata", &name, &options).await {
                     Ok(_) => return Ok(()),
-                    Err(failure) if !failure.is_passing() => return Err(failure.error),
+                    Err(failure) if !failure.is_passing() => return Err(failure),
                     Err(failure) => {
                         tracing::debug!(error = %failure.error, "etcd does not answer yet");
                         cause.get_or_insert(failure.error);
@@ -148,10 +148,11 @@ impl EtcdStore {
         });
         match asked.await {
             Ok(Ok(())) => return Ok(()),
-            Ok(Err(error)) => {
+            Ok(Err(failure)) if failure.verdict != Verdict::Denied => return Err(failure.error),
+            Ok(Err(failure)) => {
                 let message = "open metadata: etcd refuses this user; check THERMOCLINE_ETCD_USER and _PASSWORD, and that \
                                the user may read and write below the root";
-                return Err(Error::new(ErrorKind::Invalid, message).caused_by(error));
+                return Err(Error::new(ErrorKind::Invalid, message).caused_by(failure.error));
             }
             Err(_) => {}
         }

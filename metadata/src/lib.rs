@@ -49,7 +49,7 @@ pub use key::{KEY_BYTES_MAX, Key};
 pub use ledgers::{LedgerRecord, Ledgers, UpdateError};
 pub use memory::MemoryStore;
 pub use metrics::MeteredStore;
-pub use open::open;
+pub use open::{open, shown};
 pub use store::{MetadataStore, scan};
 pub use transaction::{Committed, Expect, LeaseId, OPS_MAX, Op, Transaction, VALUE_BYTES_MAX, Version, Versioned};
 pub use watch::{WatchEvent, WatchStream};

@@ -22,7 +22,23 @@ pub async fn open(uri: &str) -> Result<Arc<dyn MetadataStore>, Error> {
             "open metadata store: embedded: needs a directory, as in embedded:/path",
         )),
         "etcd" | "etcds" => Ok(Arc::new(EtcdStore::open(uri).await?)),
-        _ => Err(Error::new(ErrorKind::Unsupported, format!("open metadata store {uri:?}: {SUPPORTED}"))),
+        _ => Err(Error::new(ErrorKind::Unsupported, format!("open metadata store {:?}: {SUPPORTED}", shown(uri)))),
+    }
+}
+
+/// The URI for messages: without user and password, which no driver takes from it but which people write there.
+#[must_use]
+pub fn shown(uri: &str) -> String {
+    let Some((driver, place)) = uri.split_once("://") else { return uri.to_owned() };
+    let (authority, root) = match place.find('/') {
+        // An `@` behind the first slash may still belong to a password with a slash in it.
+        Some(slash) if !place[slash..].contains('@') => place.split_at(slash),
+        _ => (place, ""),
+    };
+    let hosts: Vec<&str> = authority.split(',').map(|host| host.rsplit('@').next().unwrap_or(host)).collect();
+    match authority.contains('@') {
+        true => format!("{driver}://…@{}{root}", hosts.last().unwrap_or(&"")),
+        false => uri.to_owned(),
     }
 }
 
@@ -30,6 +46,26 @@ pub async fn open(uri: &str) -> Result<Arc<dyn MetadataStore>, Error> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn secrets_are_not_shown() {
+        for (uri, want) in [
+            ("etcd://a:1,b:2/root", "etcd://a:1,b:2/root"),
+            ("embedded:/data/a@b", "embedded:/data/a@b"),
+            ("etcd://root:hunter2@a:1/x", "etcd://…@a:1/x"),
+            ("zk://root:hun/ter2@a:1", "zk://…@a:1"),
+            ("etcd://u:hunter2,@a:1,b:2", "etcd://…@b:2"),
+            ("etcd://u:hunter2@a:1,v:hunter2@b:2", "etcd://…@b:2"),
+        ] {
+            assert_eq!(shown(uri), want);
+        }
+    }
+
+    #[tokio::test]
+    async fn an_unknown_driver_is_refused_without_its_secrets() {
+        let error = open("zk://root:hunter2@a:1").await.err().unwrap();
+        assert!(!error.to_string().contains("hunter2"), "{error}");
+    }
 
     #[tokio::test]
     async fn knows_its_drivers_and_names_them() {

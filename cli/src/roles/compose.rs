@@ -33,6 +33,7 @@ pub(crate) async fn metadata(
     rng: &Rng,
     metrics: &Shelf,
 ) -> Result<(Arc<dyn MetadataStore>, InstanceId), Fault> {
+    let shown = metadata::shown(uri);
     let deadline = Instant::now() + METADATA_DEADLINE;
     let mut last: Option<metadata::Error> = None;
     loop {
@@ -43,19 +44,19 @@ pub(crate) async fn metadata(
                 return Ok((Arc::new(metered), instance));
             }
             Ok(Err(error)) if error.kind() == ErrorKind::Unavailable => error,
-            Ok(Err(error)) => return Err(unusable(uri, &error)),
+            Ok(Err(error)) => return Err(unusable(&shown, &error)),
             Err(_) => last.take().unwrap_or_else(|| metadata::Error::new(ErrorKind::Unavailable, "no answer")),
         };
         if Instant::now() + METADATA_RETRY >= deadline {
             let cause = chain(&error);
             return Err(Fault::failed(format!(
-                "metadata {uri}: no answer within {} s ({cause}). Does it run there? Name another with --metadata",
+                "metadata {shown}: no answer within {} s ({cause}). Does it run there? Name another with --metadata",
                 METADATA_DEADLINE.as_secs()
             )));
         }
         if last.is_none() {
             tracing::warn!(
-                uri,
+                uri = shown,
                 error = chain(&error),
                 "metadata does not answer; waiting for it up to {METADATA_DEADLINE:?}"
             );

@@ -59,7 +59,13 @@ pub(crate) async fn serve(
         .add_optional_service(tiering.map(TieringService::into_server));
     let stopping = tasks.clone();
     tasks.spawn_critical("grpc", async move {
-        router.serve_with_incoming_shutdown(connections(listener), async move { stopping.stopping().await }).await
+        let asked = stopping.clone();
+        router
+            .serve_with_incoming_shutdown(connections(listener), async move { asked.stopping().await })
+            .await
+            .map_err(|error| error.to_string())?;
+        // The stream of connections ends only with its listener: a front that nobody reaches must not look alive.
+        if stopping.is_stopping() { Ok(()) } else { Err("the gRPC listener ended".to_owned()) }
     });
     Ok(())
 }

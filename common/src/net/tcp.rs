@@ -86,7 +86,10 @@ impl Listener for TcpListener {
 
 fn is_of_one_peer(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset, Interrupted};
+    // Linux hands out the pending error of the new connection too: EPERM (a packet filter), ENONET, EPROTO, ENOPROTOOPT,
+    // EOPNOTSUPP, ENETDOWN, ENETUNREACH, ETIMEDOUT, EHOSTDOWN, EHOSTUNREACH; accept(2) asks to go on.
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset | Interrupted)
+        || matches!(error.raw_os_error(), Some(1 | 64 | 71 | 92 | 95 | 100 | 101 | 110 | 112 | 113))
 }
 
 /// EMFILE, ENFILE, ENOBUFS, ENOMEM: no descriptor or buffer now, perhaps soon.
@@ -106,5 +109,22 @@ fn plain(error: &io::Error) -> String {
         io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
         io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
         _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peers_trouble_ends_no_listener() {
+        // EPERM, EPROTO, ENETDOWN, ENETUNREACH, ECONNABORTED, ETIMEDOUT, EHOSTUNREACH.
+        for number in [1, 71, 100, 101, 103, 110, 113] {
+            assert!(is_of_one_peer(&io::Error::from_raw_os_error(number)), "{number}");
+        }
+        // EBADF and EINVAL are the listener's own; EMFILE is waited for.
+        for number in [9, 22, 24] {
+            assert!(!is_of_one_peer(&io::Error::from_raw_os_error(number)), "{number}");
+        }
     }
 }
