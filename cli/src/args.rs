@@ -68,31 +68,37 @@ pub enum Command {
     /// Needs no configuration: data goes to ./thermocline-data, the gRPC front listens on loopback. Stop it with Ctrl-C; all that
     /// was acknowledged is there at the next start.
     Standalone(StandaloneArgs),
-    /// Run a bookie: a storage node of a cluster, which keeps the recent ledgers.
+    /// Run a bookie: a storage node of a cluster, which keeps the recent ledgers
     ///
-    /// A cluster needs at least three, an etcd, a gateway and an offloader; for one machine `thermocline standalone` has all of it
-    /// in one process. When the bookie serves it prints: ready role=bookie id=… address=…
+    /// A cluster needs at least three of them, an etcd, a gateway and an offloader; for one machine
+    /// `thermocline standalone` has all of it in one process.
+    /// When it serves it prints: ready role=bookie id=... address=...
     ///
     /// Example:
-    ///   thermocline bookie --id bookie-1 --dir /data/bookie-1 --listen 10.0.0.1:3181 --metadata etcd://10.0.0.9:2379
+    ///   thermocline bookie --id bookie-1 --dir /data/1 --listen 10.0.0.1:3181 \
+    ///                      --metadata etcd://10.0.0.9:2379
     #[command(verbatim_doc_comment)]
     Bookie(BookieArgs),
-    /// Run a gateway: the gRPC front that writes ledgers and reads them from whichever tier holds them.
+    /// Run a gateway: the gRPC front that writes ledgers and reads them from either tier
     ///
-    /// Any number may run side by side. A ledger's writer lives in the gateway that created it; every gateway reads all ledgers, and
-    /// closes one whose writer is gone. When the gateway serves it prints: ready role=gateway id=… endpoint=…
+    /// Any number may run side by side. A ledger's writer lives in the gateway that created it;
+    /// every gateway reads all ledgers, and closes one whose writer is gone.
+    /// When it serves it prints: ready role=gateway id=... endpoint=...
     ///
     /// Example:
-    ///   thermocline gateway --listen 10.0.0.4:9600 --metadata etcd://10.0.0.9:2379 --cold s3://bucket/prefix
+    ///   thermocline gateway --listen 10.0.0.4:9600 --cold s3://bucket/prefix \
+    ///                       --metadata etcd://10.0.0.9:2379
     #[command(verbatim_doc_comment)]
     Gateway(GatewayArgs),
-    /// Run an offloader: it settles closed ledgers into the object store and releases them from the bookies.
+    /// Run an offloader: it settles closed ledgers into objects and releases the bookies
     ///
-    /// Any number may run side by side: they share the work, and one takes over what another left when it died. A release is proved
-    /// through a gateway, so one must run. When the offloader serves it prints: ready role=offloader endpoint=…
+    /// Any number may run side by side: they share the work, and one takes over what another left
+    /// when it died. A release is proved through a gateway, so one must run.
+    /// When it serves it prints: ready role=offloader endpoint=...
     ///
     /// Example:
-    ///   thermocline offloader --listen 10.0.0.5:9610 --metadata etcd://10.0.0.9:2379 --cold s3://bucket/prefix
+    ///   thermocline offloader --listen 10.0.0.5:9610 --cold s3://bucket/prefix \
+    ///                         --metadata etcd://10.0.0.9:2379
     #[command(verbatim_doc_comment)]
     Offloader(OffloaderArgs),
     /// Create, write, close, read, show, list and remove ledgers.
@@ -184,7 +190,7 @@ pub struct DemoArgs {
 /// Where the configuration comes from.
 #[derive(Debug, Clone, Default, Args)]
 pub struct ConfigArgs {
-    /// A TOML configuration file. See `thermocline config show` for all keys.
+    /// A TOML configuration file. See `thermocline config show` for all keys of a standalone node, with --role for those of a role.
     #[arg(long, value_name = "FILE", env = "THERMOCLINE_CONFIG")]
     pub config: Option<PathBuf>,
     /// Set one key, for example --set offloader.hot_retention=1h. May be given several times; wins over file and environment.
@@ -371,7 +377,7 @@ pub struct DoctorArgs {
 /// How to reach a running node.
 #[derive(Debug, Clone, Args)]
 pub struct RemoteArgs {
-    /// The gRPC front of a gateway or standalone node.
+    /// The gRPC front: of a gateway for ledgers, of an offloader for orders and status, of a standalone node for both.
     #[arg(long, default_value = DEFAULT_ENDPOINT, env = "THERMOCLINE_ENDPOINT", value_name = "URL")]
     pub endpoint: String,
     /// How the result is printed.

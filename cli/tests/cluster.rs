@@ -11,7 +11,8 @@ use faults::Etcd;
 use proto::v1::append_request::Message;
 use proto::v1::ledgers_client::LedgersClient;
 use proto::v1::{
-    AppendEntries, AppendOpen, AppendRequest, AppendResponse, CloseLedgerRequest, CreateLedgerRequest, GetLedgerRequest,
+    AppendEntries, AppendOpen, AppendRequest, AppendResponse, CloseLedgerRequest, CreateLedgerRequest,
+    GetLedgerRequest, LedgerState,
 };
 use tempfile::TempDir;
 use tokio::sync::mpsc;
@@ -210,6 +211,94 @@ async fn bookies_and_writers_go_on_while_metadata_is_away_and_come_back_with_it(
         let status = process.terminate(STOP_DEADLINE).await.unwrap();
         assert!(status.success(), "{}", process.log_tail());
     }
+}
+
+#[tokio::test]
+async fn bookies_are_restarted_one_after_the_other_while_ledgers_are_written() {
+    if no_etcd() {
+        return;
+    }
+    let etcd = Etcd::start().await.unwrap();
+    let cluster = Cluster::at(&etcd.uri("/test"));
+    let mut bookies = cluster.bookies().await;
+    let mut gateway = cluster.spawn("gateway", "gateway-1").await;
+    let mut client = connect(&gateway).await;
+    for bookie in &mut bookies {
+        let (ledger, mut appending) = Appending::open(&mut client).await;
+        appending.append("with three").await;
+        let begun = Instant::now();
+        assert!(bookie.terminate(STOP_DEADLINE).await.unwrap().success(), "{}", bookie.log_tail());
+        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+        appending.append("with two").await;
+        bookie.restart().await.unwrap();
+        appending.append("with three again").await;
+        let request = CloseLedgerRequest { ledger_id: ledger, password: Bytes::new() };
+        let closed = timeout(DEADLINE, client.close_ledger(request)).await.unwrap().unwrap().into_inner();
+        assert_eq!(closed.last_entry_id, Some(2));
+    }
+    // A gateway that stops closes what is written through it.
+    let (ledger, mut appending) = Appending::open(&mut client).await;
+    appending.append("before the stop").await;
+    assert!(gateway.terminate(STOP_DEADLINE).await.unwrap().success(), "{}", gateway.log_tail());
+    gateway.restart().await.unwrap();
+    let mut client = connect(&gateway).await;
+    let found = client.get_ledger(GetLedgerRequest { ledger_id: ledger }).await.unwrap().into_inner();
+    assert_eq!((found.state(), found.last_entry_id), (LedgerState::Closed, Some(0)));
+}
+
+#[tokio::test]
+async fn a_demo_that_is_interrupted_leaves_no_process() {
+    if no_etcd() {
+        return;
+    }
+    let home = tempfile::tempdir_in("/var/tmp").unwrap();
+    let dir = home.path().join("demo");
+    let mut demo = Command::new(PROGRAM)
+        .args(["demo", "--cluster", "--seconds", "60", "--dir", dir.to_str().unwrap()])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let pid = demo.id();
+    let deadline = Instant::now() + DEADLINE;
+    // Bookies, gateways, offloaders and etcd.
+    while children(pid).len() < 8 {
+        assert!(Instant::now() < deadline && demo.try_wait().unwrap().is_none());
+        sleep(Duration::from_millis(50)).await;
+    }
+    let started = children(pid);
+    let raw = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    rustix::process::kill_process(raw, rustix::process::Signal::INT).unwrap();
+    loop {
+        if let Some(status) = demo.try_wait().unwrap() {
+            assert_eq!(status.code(), Some(1));
+            break;
+        }
+        assert!(Instant::now() < deadline);
+        sleep(Duration::from_millis(50)).await;
+    }
+    while let Some(left) = started.iter().find(|pid| runs(**pid)) {
+        assert!(Instant::now() < deadline, "process {left} still runs");
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// The processes whose parent is `parent`.
+fn children(parent: u32) -> Vec<u32> {
+    let pids = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()));
+    pids.filter(|pid| stat(*pid).is_some_and(|(_, of)| of == parent)).collect()
+}
+
+fn runs(pid: u32) -> bool {
+    stat(pid).is_some_and(|(state, _)| state != "Z")
+}
+
+/// State and parent of a process.
+fn stat(pid: u32) -> Option<(String, u32)> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut words = text.rsplit_once(") ")?.1.split(' ');
+    Some((words.next()?.to_owned(), words.next()?.parse().ok()?))
 }
 
 #[tokio::test]

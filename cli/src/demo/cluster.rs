@@ -19,6 +19,7 @@ use std::time::Duration;
 use common::rng::Rng;
 use common::shutdown::TaskTree;
 use faults::{Etcd, EtcdError};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 use url::Url;
@@ -54,12 +55,21 @@ impl Story {
 
 /// Runs the cluster demo. Ok means that the verdict is a pass.
 pub(super) async fn run(args: DemoArgs) -> Result<(), Fault> {
+    let etcd = start_etcd(args.etcd.as_deref()).await?;
     let home = Home::prepare(args.dir.as_deref())?;
     let mut signals = Signals::listen()?;
+    // The processes are in groups of their own: a terminal that closes reaches this one only.
+    let mut hangup =
+        signal(SignalKind::hangup()).map_err(|error| Fault::failed(format!("listen for signals: {error}")))?;
+    // Dropping the demo kills every process it started.
     let outcome = tokio::select! {
-        outcome = demo(&args, home.path()) => outcome,
-        // Dropping the demo kills every process it started.
-        () = signals.asked() => Err(Fault::failed("interrupted; every process of the demo is ended")),
+        outcome = demo(&args, etcd, home.path()) => Some(outcome),
+        () = signals.asked() => None,
+        _ = hangup.recv() => None,
+    };
+    let Some(outcome) = outcome else {
+        let _ = home.remove();
+        return Err(Fault::failed("interrupted: every process of the demo is ended"));
     };
     let report = match outcome {
         Ok(report) => report,
@@ -82,14 +92,13 @@ pub(super) async fn run(args: DemoArgs) -> Result<(), Fault> {
     }
 }
 
-async fn demo(args: &DemoArgs, home: &Path) -> Result<Report, Fault> {
+async fn demo(args: &DemoArgs, etcd: Etcd, home: &Path) -> Result<Report, Fault> {
     let story = Story { begun: Instant::now() };
     let program = std::env::current_exe().map_err(|error| Fault::failed(format!("find this program: {error}")))?;
     let cold = match &args.cold {
         Some(cold) => cold.clone(),
         None => Url::from_directory_path(home.join("cold")).map_err(|()| Fault::usage("--dir is not a usable path"))?,
     };
-    let etcd = start_etcd(args.etcd.as_deref()).await?;
     let metadata = etcd.uri("");
     story.tell(&format!("etcd serves at {metadata}; starting 3 bookies, 2 gateways and 2 offloaders as processes"));
     let mut nodes = Nodes::start(etcd, &Places { program, home, cold: &cold }).await?;
@@ -157,11 +166,14 @@ async fn start_etcd(program: Option<&Path>) -> Result<Etcd, Fault> {
         Some(program) => Etcd::start_program(program).await,
         None => Etcd::start().await,
     };
-    started.map_err(|error| match error {
-        EtcdError::NotInstalled => Fault::usage(
+    started.map_err(|error| match (error, program) {
+        (EtcdError::NotInstalled, None) => Fault::usage(
             "the cluster demo needs the program etcd: apt-get install -y --no-install-recommends etcd-server, or name it with --etcd PATH",
         ),
-        other => Fault::failed(chain(&other)),
+        (EtcdError::NotInstalled, Some(program)) => {
+            Fault::usage(format!("--etcd {}: there is no such program", program.display()))
+        }
+        (other, _) => Fault::failed(chain(&other)),
     })
 }
 
