@@ -225,6 +225,10 @@ impl Load {
             }
             sleep(PACE).await;
         }
+        if !self.stop.is_stopping() {
+            // What comes next waits for the ledger to be closed and another created: that is part of its wait.
+            *batch = Some(self.next_batch());
+        }
         drop(messages);
         let request = CloseLedgerRequest { ledger_id: ledger, password: Bytes::new() };
         match timeout(ANSWER_DEADLINE, remote.ledgers().close_ledger(request)).await {

@@ -1,6 +1,6 @@
 //! The verdict's facts: everything acknowledged through each gateway, and what the metadata and the object store say themselves.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,8 +48,10 @@ pub(super) struct Found {
     /// Objects that ledgers name, each verified from its first to its last byte.
     pub(super) objects: u64,
     pub(super) object_bytes: u64,
-    /// Attempts that were given up or taken over; each condemns an object that no ledger names.
+    /// Attempts that were given up or taken over.
     pub(super) abandoned: u64,
+    /// Objects that no ledger names, each of them condemned by an abandoned attempt.
+    pub(super) condemned: u64,
     /// Ledgers that nobody was told about: the answer to their creation was lost.
     pub(super) unknown: u64,
 }
@@ -193,8 +195,33 @@ impl Evidence {
                 }
             })
             .await?;
-        found.abandoned = self.abandoned().await?;
+        let abandoned = self.abandoned().await?;
+        found.abandoned = abandoned.len() as u64;
+        let named: BTreeSet<String> = objects.iter().map(|(id, cold)| cold.object_key(&self.instance, *id)).collect();
+        found.condemned = self.check_known(&named, &abandoned).await?;
         Ok(found)
+    }
+
+    /// Checks that the store holds no object of this cluster that nothing knows; gives how many are condemned.
+    async fn check_known(&self, named: &BTreeSet<String>, abandoned: &BTreeSet<String>) -> Result<u64, Fault> {
+        let (mut condemned, mut after) = (0, None::<String>);
+        loop {
+            let page = self.cold.list("", after.as_deref(), PAGE).await;
+            let page = page.map_err(|error| Fault::failed(chain(&error)))?;
+            let Some(last) = page.last() else { return Ok(condemned) };
+            after = Some(last.key.clone());
+            for object in
+                page.iter().filter(|object| object.key.contains(&self.instance) && !named.contains(&object.key))
+            {
+                if !abandoned.contains(&object.key) {
+                    return Err(Fault::failed(format!(
+                        "object {} is named by no ledger and condemned by no attempt",
+                        object.key
+                    )));
+                }
+                condemned += 1;
+            }
+        }
     }
 
     async fn catalogued(&self) -> Result<BTreeMap<LedgerId, Vec<uuid::Uuid>>, Fault> {
@@ -210,13 +237,14 @@ impl Evidence {
         }
     }
 
-    async fn abandoned(&self) -> Result<u64, Fault> {
-        let (mut count, mut after) = (0, None);
+    /// The keys of the objects that abandoned attempts condemn, whether they were written or not.
+    async fn abandoned(&self) -> Result<BTreeSet<String>, Fault> {
+        let (mut keys, mut after) = (BTreeSet::new(), None);
         loop {
             let page = self.attempts.list_abandoned(after, PAGE).await.map_err(|error| Fault::failed(chain(&error)))?;
-            let Some(last) = page.last() else { return Ok(count) };
+            let Some(last) = page.last() else { return Ok(keys) };
             after = Some(last.attempt.uuid);
-            count += page.len() as u64;
+            keys.extend(page.into_iter().map(|record| record.attempt.key));
         }
     }
 }

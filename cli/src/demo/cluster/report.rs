@@ -102,10 +102,11 @@ impl Report {
             (
                 "objects",
                 format!(
-                    "{} of {}, each named by one ledger and verified; {} attempts abandoned",
+                    "{} of {}, each named by one ledger and verified; {} attempts abandoned, {} objects condemned by them",
                     count(found.objects),
                     output::bytes(found.object_bytes),
-                    found.abandoned
+                    found.abandoned,
+                    found.condemned
                 ),
             ),
             ("longest wait", self.waits().join(", ")),
@@ -148,6 +149,7 @@ impl Report {
             "objects": found.objects,
             "object_bytes": found.object_bytes,
             "attempts_abandoned": found.abandoned,
+            "objects_condemned": found.condemned,
             "kills": by_phase(&|phase| json!(self.kills[phase as usize]), false),
             "longest_wait_seconds": by_phase(&|phase| json!(self.longest[phase as usize].as_secs_f64()), true),
             "write_retries": self.write_retries,
