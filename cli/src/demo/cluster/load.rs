@@ -6,7 +6,7 @@
 //! entry or an answer that does not come is a violation, and ends the run.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -53,29 +53,52 @@ pub(super) struct Tallies {
     /// Entries that readers compared meanwhile.
     pub(super) read_hot: AtomicU64,
     pub(super) read_cold: AtomicU64,
-    /// What is down, or was last.
-    phase: AtomicUsize,
-    longest: Mutex<[Duration; Phase::ALL.len()]>,
+    waits: Mutex<Waits>,
+}
+
+/// How long batches waited for their acknowledgement, by what was killed.
+struct Waits {
+    /// What was killed last and when, and what before that.
+    now: Phase,
+    since: Instant,
+    before: Phase,
+    longest: [Duration; Phase::ALL.len()],
+}
+
+impl Default for Waits {
+    fn default() -> Self {
+        let longest = [Duration::ZERO; Phase::ALL.len()];
+        Self { now: Phase::Calm, since: Instant::now(), before: Phase::Calm, longest }
+    }
+}
+
+impl Waits {
+    fn enter(&mut self, phase: Phase, at: Instant) {
+        (self.before, self.now, self.since) = (self.now, phase, at);
+    }
+
+    /// A wait over a kill is put down to that kill, unless most of it was before.
+    fn note(&mut self, begun: Instant, ended: Instant) {
+        let mostly_before = self.since.saturating_duration_since(begun) > ended.saturating_duration_since(self.since);
+        let phase = if mostly_before { self.before } else { self.now };
+        let longest = &mut self.longest[phase as usize];
+        *longest = (*longest).max(ended.saturating_duration_since(begun));
+    }
 }
 
 impl Tallies {
+    /// A process is about to be killed.
     pub(super) fn enter(&self, phase: Phase) {
-        self.phase.store(phase as usize, Ordering::Relaxed);
+        self.waits().enter(phase, Instant::now());
     }
 
-    fn waits(&self) -> MutexGuard<'_, [Duration; Phase::ALL.len()]> {
-        self.longest.lock().unwrap_or_else(PoisonError::into_inner)
+    fn waits(&self) -> MutexGuard<'_, Waits> {
+        self.waits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn waited(&self, span: Duration) {
-        let phase = self.phase.load(Ordering::Relaxed);
-        let mut longest = self.waits();
-        longest[phase] = longest[phase].max(span);
-    }
-
-    /// The longest that a batch waited for its acknowledgement, by what was killed last.
+    /// The longest that a batch waited for its acknowledgement, by what was killed.
     pub(super) fn longest(&self) -> [Duration; Phase::ALL.len()] {
-        *self.waits()
+        self.waits().longest
     }
 
     fn add(counter: &AtomicU64, count: u64) {
@@ -219,7 +242,7 @@ impl Load {
                 self.acks.acknowledge(ledger, &acks)?;
                 next += acknowledged as u64;
             }
-            self.tallies.waited(begun.elapsed());
+            self.tallies.waits().note(begun, Instant::now());
             if self.stop.is_stopping() {
                 break;
             }
@@ -407,4 +430,23 @@ fn is_violation(code: Code) -> bool {
 
 fn describe(status: &Status) -> String {
     format!("{} ({:?})", status.message(), status.code())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_put_down_to_the_kill_that_it_mostly_followed() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut waits = Waits::default();
+        waits.enter(Phase::Etcd, at(10));
+        waits.note(at(9), at(12));
+        waits.enter(Phase::Bookie, at(14));
+        waits.note(at(10), at(15));
+        waits.note(at(14), at(16));
+        let longest = |phase| waits.longest[phase as usize].as_secs();
+        assert_eq!((longest(Phase::Calm), longest(Phase::Etcd), longest(Phase::Bookie)), (0, 5, 2));
+    }
 }
