@@ -165,6 +165,8 @@ mod tests {
     use super::*;
     use crate::sweep::compare;
 
+    type Breach = fn(&AckLog);
+
     /// A log of one ledger with five acknowledged entries that was closed at its end.
     fn log(dir: &Path) -> AckLog {
         let log = AckLog::create(&dir.join("acks"), 7);
@@ -177,7 +179,7 @@ mod tests {
 
     #[test]
     fn what_breaks_a_promise_is_a_violation() {
-        let violations: [(&str, fn(&AckLog)); 8] = [
+        let violations: [(&str, Breach); 8] = [
             ("an acknowledgement out of order", |log| log.acked(1, 6, 1)),
             ("an id given twice", |log| log.created(1)),
             ("a last confirmed entry that went back", |log| log.confirmed(1, Some(3), true)),
