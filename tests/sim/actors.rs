@@ -3,24 +3,37 @@
 use std::ops::Range;
 
 use bytes::Bytes;
-use client::{CreateOptions, ErrorKind, LedgerReader, OpenMode, Opened};
+use client::{Client, CreateOptions, ErrorKind, LedgerReader, OpenMode, Opened};
 use common::rng::Rng;
 use futures::StreamExt as _;
 use ledger::{DigestType, EntryId, LedgerId, Password, Quorums};
+use proto::v1::ledgers_client::LedgersClient;
+use proto::v1::read_entries_request::Message as Ask;
+use proto::v1::{self, Tier};
+use tonic::Code;
+use tonic::transport::Channel;
 
+use crate::net::channel;
+use crate::tiering::GATEWAY_ADDRESS;
 use crate::trace::with_causes;
-use crate::world::{SimClient, World};
+use crate::world::{Process, World};
 
-/// Names of client processes, for faults of their links.
-pub const CLIENTS: [&str; 5] = ["writer-0", "writer-1", "recoverer-0", "recoverer-1", "reader"];
+/// What opens every ledger.
+const PASSWORD: &[u8] = b"secret";
 
-/// Writes one ledger after the other, each by a process of its own, until the run is over.
-pub async fn writer(world: World, name: &'static str) {
-    let rng = world.rng.fork();
+/// Hosts of those who write, recover and read.
+pub const WRITERS: [&str; 2] = ["writer-0", "writer-1"];
+pub const RECOVERERS: [&str; 2] = ["recoverer-0", "recoverer-1"];
+pub const READERS: [&str; 2] = ["reader", "gateway-reader"];
+
+/// Writes one ledger after the other, each by a client of its own, until the run is over.
+pub async fn writer(world: World, name: &'static str) -> turmoil::Result {
+    let process = world.process(name);
     while !world.is_over() {
-        write_ledger(&world, name, &rng).await;
-        world.pause(&rng, 1..400).await;
+        write_ledger(&world, name, &process).await;
+        world.pause(&process.rng, 1..400).await;
     }
+    Ok(())
 }
 
 fn options(rng: &Rng) -> CreateOptions {
@@ -30,7 +43,7 @@ fn options(rng: &Rng) -> CreateOptions {
     CreateOptions {
         quorums: Quorums::new(ensemble, write, ack).expect("valid sizes"),
         digest: digests[rng.below(3) as usize],
-        password: Password::new(&b"secret"[..]),
+        password: Password::new(PASSWORD),
         custom: Vec::new(),
     }
 }
@@ -46,10 +59,10 @@ fn payload(rng: &Rng) -> Bytes {
     payload.into()
 }
 
-async fn write_ledger(world: &World, name: &str, rng: &Rng) {
-    let (trace, history) = (&world.trace, &world.history);
-    let process = world.client(name);
-    let writer = match world.within("create", process.client.create(options(rng))).await {
+async fn write_ledger(world: &World, name: &str, process: &Process) {
+    let (trace, history, rng) = (&world.trace, &world.history, &process.rng);
+    let client = process.client();
+    let writer = match world.within("create", client.create(options(rng))).await {
         Some(Ok(writer)) => writer,
         Some(Err(error)) => return trace.note(format_args!("{name}: {}", with_causes(&error))),
         None => return,
@@ -63,9 +76,10 @@ async fn write_ledger(world: &World, name: &str, rng: &Rng) {
             world.pause(rng, 1..12).await;
         }
         let payload = payload(rng);
-        match world.within("append", writer.append(payload.clone())).await {
+        history.appends(ledger, payload.clone());
+        match world.within("append", writer.append(payload)).await {
             Some(Ok(append)) => {
-                history.appended(ledger, append.entry(), payload);
+                history.appended(ledger, append.entry());
                 appends.push(tokio::spawn(follow(world.clone(), ledger, append)));
             }
             Some(Err(error)) => {
@@ -85,11 +99,7 @@ async fn write_ledger(world: &World, name: &str, rng: &Rng) {
         }
     }
     match rng.below(4) {
-        0 => {
-            trace.note(format_args!("{name} dies, ledger {ledger} is left open"));
-            process.kill();
-        }
-        1 => trace.note(format_args!("{name} leaves ledger {ledger} open")),
+        0 | 1 => trace.note(format_args!("{name} leaves ledger {ledger} open")),
         _ => {
             history.mark(ledger, |history| history.closing = true);
             match world.within("close", writer.close()).await {
@@ -120,50 +130,50 @@ async fn follow(world: World, ledger: LedgerId, append: client::Append) {
 }
 
 /// Takes ledgers from their writers until the run is over; deletes some that are closed.
-pub async fn recoverer(world: World, name: &'static str) {
-    let rng = world.rng.fork();
-    let mut process = world.client(name);
+pub async fn recoverer(world: World, name: &'static str) -> turmoil::Result {
+    let process = world.process(name);
+    let (client, rng) = (process.client(), &process.rng);
     while !world.is_over() {
-        world.pause(&rng, 50..2_500).await;
+        world.pause(rng, 50..2_500).await;
         let ledgers = world.history.ledgers();
         // The newest are those with something going on.
         let recent = &ledgers[ledgers.len().saturating_sub(5)..];
         let Some(ledger) = recent.get(rng.below(recent.len() as u64) as usize).copied() else { continue };
         if world.history.of(ledger).end.is_some() && rng.below(12) == 0 {
-            delete(&world, &process, ledger, name).await;
+            delete(&world, &client, ledger, name).await;
         } else if rng.below(10) == 0 {
-            // Dies on the way.
-            world.trace.note(format_args!("{name}: recovers ledger {ledger} and dies"));
-            let dies = tokio::time::sleep(std::time::Duration::from_millis(rng.below(100)));
+            // Gives up on the way.
+            world.trace.note(format_args!("{name}: recovers ledger {ledger} and gives up"));
+            let gives_up = tokio::time::sleep(std::time::Duration::from_millis(rng.below(100)));
             tokio::select! {
                 biased;
-                () = dies => {}
-                _ = recover(&world, &process, ledger, name) => {}
+                () = gives_up => {}
+                _ = recover(&world, &client, ledger, name) => {}
             }
-            process = world.client(name);
         } else {
-            let _ = recover(&world, &process, ledger, name).await;
+            let _ = recover(&world, &client, ledger, name).await;
         }
     }
+    Ok(())
 }
 
-/// Opens a ledger with recovery.
+/// Opens a ledger with recovery; no reader when it has left the bookies.
 pub async fn recover(
     world: &World,
-    process: &SimClient,
+    client: &Client,
     ledger: LedgerId,
     who: &str,
-) -> Result<LedgerReader, Option<client::Error>> {
+) -> Result<Option<LedgerReader>, Option<client::Error>> {
     world.trace.note(format_args!("{who}: recovers ledger {ledger}"));
-    match world.within("recover", process.client.open(ledger, OpenMode::Recover, None)).await {
+    match world.within("recover", client.open(ledger, OpenMode::Recover, None)).await {
         Some(Ok(Opened::Hot(reader))) => {
             world.history.count(|counts| counts.recoveries += 1);
             world.history.closed(ledger, &reader.metadata(), who);
-            Ok(reader)
+            Ok(Some(reader))
         }
-        Some(Ok(Opened::Cold(_))) => {
-            world.history.violation(1, format!("{who}: ledger {ledger} is cold, and nobody has moved it"));
-            Err(None)
+        Some(Ok(Opened::Cold(record))) => {
+            world.history.closed(ledger, &record.metadata, who);
+            Ok(None)
         }
         Some(Err(error)) => {
             world.trace.note(format_args!("{who}: {}", with_causes(&error)));
@@ -173,9 +183,9 @@ pub async fn recover(
     }
 }
 
-async fn delete(world: &World, process: &SimClient, ledger: LedgerId, who: &str) {
+async fn delete(world: &World, client: &Client, ledger: LedgerId, who: &str) {
     world.history.mark(ledger, |history| history.deleted = true);
-    match world.within("delete", process.client.delete(ledger)).await {
+    match world.within("delete", client.delete(ledger)).await {
         Some(Ok(())) => {
             world.history.count(|counts| counts.deleted += 1);
             world.trace.note(format_args!("{who}: ledger {ledger} is deleted"));
@@ -185,21 +195,129 @@ async fn delete(world: &World, process: &SimClient, ledger: LedgerId, who: &str)
     }
 }
 
-/// Reads what is confirmed of open and closed ledgers until the run is over.
-pub async fn reader(world: World, name: &'static str) {
-    let rng = world.rng.fork();
-    let process = world.client(name);
+/// Reads what is confirmed of open and closed ledgers from the bookies until the run is over.
+pub async fn reader(world: World, name: &'static str) -> turmoil::Result {
+    let process = world.process(name);
+    let (client, rng) = (process.client(), &process.rng);
     while !world.is_over() {
-        world.pause(&rng, 5..300).await;
+        world.pause(rng, 5..300).await;
         let ledgers = world.history.ledgers();
         let Some(ledger) = ledgers.get(rng.below(ledgers.len() as u64) as usize).copied() else { continue };
-        let Some(opened) = world.within("open", process.client.open(ledger, OpenMode::ReadOnly, None)).await else {
-            continue;
+        match world.within("open", client.open(ledger, OpenMode::ReadOnly, None)).await {
+            Some(Ok(Opened::Hot(reader))) => tail(&world, &reader, rng, name).await,
+            Some(Ok(Opened::Cold(record))) => world.history.closed(ledger, &record.metadata, name),
+            Some(Err(error)) => world.trace.note(format_args!("{name}: {}", with_causes(&error))),
+            None => {}
+        }
+    }
+    Ok(())
+}
+
+/// Reads ranges of closed ledgers through the gateway until the run is over.
+pub async fn gateway_reader(world: World, name: &'static str) -> turmoil::Result {
+    let process = world.process(name);
+    let (gateway, rng) = (Gateway::connect(), &process.rng);
+    while !world.is_over() {
+        world.pause(rng, 5..400).await;
+        let mut ledgers = world.history.ledgers();
+        ledgers.retain(|ledger| world.history.of(*ledger).end.is_some());
+        let Some(ledger) = ledgers.get(rng.below(ledgers.len() as u64) as usize).copied() else { continue };
+        let Some(Some(last)) = world.history.of(ledger).end else { continue };
+        let first = EntryId::new(rng.below(last.get() + 1)).expect("a small id");
+        let count = 1 + rng.below(last.get() + 1 - first.get());
+        let end = EntryId::new(first.get() + count).expect("a small id");
+        if let Err(text) = gateway.read(&world, ledger, first..end, Tier::Unspecified, name).await {
+            world.trace.note(format_args!("{name}: ledger {ledger}: {text}"));
+        }
+    }
+    Ok(())
+}
+
+/// A way to the gateway.
+pub struct Gateway {
+    ledgers: LedgersClient<Channel>,
+}
+
+impl Gateway {
+    /// From the host that runs.
+    pub fn connect() -> Self {
+        let ledgers = LedgersClient::new(channel(GATEWAY_ADDRESS));
+        Self { ledgers: ledgers.max_decoding_message_size(proto::GRPC_MESSAGE_BYTES_MAX) }
+    }
+
+    /// Reads a range that is within a closed ledger. Only a failure to reach enough of the world is an excuse.
+    pub async fn read(
+        &self,
+        world: &World,
+        ledger: LedgerId,
+        range: Range<EntryId>,
+        tier: Tier,
+        who: &str,
+    ) -> Result<u64, String> {
+        let reads = self.read_unbounded(world, ledger, range, tier, who);
+        world.within("read through the gateway", reads).await.unwrap_or_else(|| Err("told already".to_owned()))
+    }
+
+    async fn read_unbounded(
+        &self,
+        world: &World,
+        ledger: LedgerId,
+        range: Range<EntryId>,
+        tier: Tier,
+        who: &str,
+    ) -> Result<u64, String> {
+        let start = v1::ReadStart {
+            ledger_id: ledger.get(),
+            first_entry_id: range.start.get(),
+            end_entry_id: Some(range.end.get()),
+            tier: tier.into(),
+            follow: false,
+            initial_credit_bytes: 32 << 10,
+            password: Bytes::from_static(PASSWORD),
         };
-        match opened {
-            Ok(Opened::Hot(reader)) => tail(&world, &reader, &rng, name).await,
-            Ok(Opened::Cold(_)) => world.history.violation(1, format!("{name}: ledger {ledger} is cold")),
-            Err(error) => world.trace.note(format_args!("{name}: {}", with_causes(&error))),
+        let (credit, requests) = tokio::sync::mpsc::channel(64);
+        let start = v1::ReadEntriesRequest { message: Some(Ask::Start(start)) };
+        credit.send(start).await.map_err(|error| error.to_string())?;
+        let mut next = range.start;
+        let outcome = async {
+            let requests = tokio_stream::wrappers::ReceiverStream::new(requests);
+            let mut answers = self.ledgers.clone().read_entries(requests).await?.into_inner();
+            while let Some(answer) = answers.message().await? {
+                let mut bytes = 0;
+                for entry in answer.entries {
+                    if entry.entry_id != next.get() {
+                        let text = format!("{who}: entry {} of ledger {ledger} came, not {next}", entry.entry_id);
+                        world.history.violation(6, text);
+                    }
+                    bytes += entry.payload.len() as u64;
+                    world.history.count(|counts| match entry.tier() {
+                        Tier::Cold => counts.gateway_cold += 1,
+                        _ => counts.gateway_hot += 1,
+                    });
+                    world.history.read(ledger, next, &entry.payload, who);
+                    next = next.next();
+                }
+                let grant = v1::ReadEntriesRequest { message: Some(Ask::Credit(v1::ReadCredit { bytes })) };
+                // The server may have sent all there is, and listen no more.
+                let _ = credit.try_send(grant);
+            }
+            Ok::<(), tonic::Status>(())
+        };
+        match outcome.await {
+            Ok(()) if next == range.end => Ok(range.end.since(range.start)),
+            Ok(()) => {
+                let text = format!("the stream ended before entry {next}");
+                world.history.violation(1, format!("{who}: ledger {ledger}, through the gateway: {text}"));
+                Err(text)
+            }
+            Err(status) => {
+                let absent = [Code::DataLoss, Code::OutOfRange, Code::NotFound, Code::PermissionDenied];
+                if absent.contains(&status.code()) && !world.history.of(ledger).deleted {
+                    let text = format!("{who}: entry {next} of ledger {ledger}, through the gateway: {status}");
+                    world.history.violation(1, text);
+                }
+                Err(format!("entry {next} through the gateway: {:?}: {}", status.code(), status.message()))
+            }
         }
     }
 }
@@ -253,7 +371,8 @@ pub async fn read(
             Some(Some(Err(error))) => {
                 let absent =
                     [ErrorKind::Damaged, ErrorKind::NoSuchEntry, ErrorKind::NotConfirmed, ErrorKind::NoSuchLedger];
-                if absent.contains(&error.kind()) && !world.history.of(ledger).deleted {
+                let history = world.history.of(ledger);
+                if absent.contains(&error.kind()) && !history.deleted && !history.released {
                     let text = format!("{who}: entry {next} of ledger {ledger} is confirmed: {}", with_causes(&error));
                     world.history.violation(1, text);
                 }

@@ -38,6 +38,14 @@ pub struct Counts {
     pub crashes: u64,
     pub faults: u64,
     pub probes: u64,
+    /// Ledgers whose object was found whole when their record began to name it.
+    pub settled: u64,
+    pub released: u64,
+    /// Entries read through the gateway, by tier.
+    pub gateway_hot: u64,
+    pub gateway_cold: u64,
+    /// Messages of the network that never arrived.
+    pub lost: u64,
 }
 
 impl std::ops::AddAssign for Counts {
@@ -53,6 +61,11 @@ impl std::ops::AddAssign for Counts {
         self.crashes += other.crashes;
         self.faults += other.faults;
         self.probes += other.probes;
+        self.settled += other.settled;
+        self.released += other.released;
+        self.gateway_hot += other.gateway_hot;
+        self.gateway_cold += other.gateway_cold;
+        self.lost += other.lost;
     }
 }
 
@@ -60,7 +73,9 @@ impl std::ops::AddAssign for Counts {
 #[derive(Clone, Debug, Default)]
 pub struct LedgerHistory {
     pub ack_quorum: u32,
-    /// Payloads in the order of ids, as the writer was given the ids.
+    /// As it was created; the keys and members of its writer are in it.
+    pub metadata: Option<LedgerMetadata>,
+    /// Payloads in the order of ids. The last one may not have been given its id: its writer may have died over it.
     pub sent: Vec<Bytes>,
     /// Entries whose append was acknowledged.
     pub acknowledged: BTreeSet<EntryId>,
@@ -74,6 +89,8 @@ pub struct LedgerHistory {
     pub closing: bool,
     /// Somebody has begun to delete it: from here on nothing is promised.
     pub deleted: bool,
+    /// Its record names no bookie any more. Bookies drop it in their own time, and those who opened it before have to look again.
+    pub released: bool,
 }
 
 #[derive(Default)]
@@ -128,7 +145,8 @@ impl History {
         self.trace.note(format_args!("ledger {ledger} created: {quorums:?}"));
         let mut state = self.lock();
         state.counts.ledgers += 1;
-        let history = LedgerHistory { ack_quorum: quorums.ack(), ..LedgerHistory::default() };
+        let history =
+            LedgerHistory { ack_quorum: quorums.ack(), metadata: Some(metadata.clone()), ..LedgerHistory::default() };
         let is_new = state.ledgers.insert(ledger, history).is_none();
         drop(state);
         if !is_new {
@@ -136,12 +154,14 @@ impl History {
         }
     }
 
-    /// An append got its id.
-    pub fn appended(&self, ledger: LedgerId, entry: EntryId, payload: Bytes) {
-        let expected = self.with(ledger, |history| {
-            history.sent.push(payload);
-            history.sent.len() as u64 - 1
-        });
+    /// An append is about to begin: whatever becomes of its writer, bookies may come to hold it.
+    pub fn appends(&self, ledger: LedgerId, payload: Bytes) {
+        self.with(ledger, |history| history.sent.push(payload));
+    }
+
+    /// The append that was begun last got its id.
+    pub fn appended(&self, ledger: LedgerId, entry: EntryId) {
+        let expected = self.with(ledger, |history| history.sent.len() as u64 - 1);
         if expected != entry.get() {
             self.violation(2, format!("append {expected} of ledger {ledger} got id {entry}"));
         }
@@ -204,6 +224,24 @@ impl History {
         };
         self.count(|counts| counts.closed += 1);
         self.trace.note(format_args!("{who}: ledger {ledger} is closed at {last_entry:?}"));
+        self.ends_at(ledger, last_entry, length, who);
+    }
+
+    /// The record of a ledger is seen to be closed.
+    pub fn sealed(&self, ledger: LedgerId, metadata: &LedgerMetadata, who: &str) {
+        if let LedgerState::Closed { last_entry, length } = metadata.state()
+            && self.knows(ledger)
+        {
+            self.ends_at(ledger, last_entry, length, who);
+        }
+    }
+
+    /// Whether its writer lived to know that it exists.
+    pub fn knows(&self, ledger: LedgerId) -> bool {
+        self.lock().ledgers.contains_key(&ledger)
+    }
+
+    fn ends_at(&self, ledger: LedgerId, last_entry: Option<EntryId>, length: u64, who: &str) {
         let before = self.with(ledger, |history| {
             let before = history.clone();
             history.end.get_or_insert(last_entry);

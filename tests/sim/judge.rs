@@ -1,54 +1,140 @@
 //! What must hold at the end, and in the middle of a single fault.
 
+use std::collections::VecDeque;
+use std::future::Future;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use client::{LedgerReader, OpenMode, Opened};
+use client::{Client, LedgerReader, OpenMode, Opened};
+use common::net::Connector as _;
 use common::rng::Rng;
-use ledger::{EntryHeader, EntryId, LedgerId};
+use ledger::{ColdRecord, EntryHeader, EntryId, LedgerId, LedgerMetadata};
 use metadata::Ledgers;
 use proto::client::{AddFlags, decode_response_v2, encode_add_v2};
+use proto::v1::Tier;
 use proto::{FRAME_BYTES_MAX_DEFAULT, FrameDecoder, Status};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::Notify;
 
-use crate::actors::{read, recover};
+use crate::actors::{Gateway, read, recover};
+use crate::bookies::BOOKIE_PORT;
+use crate::net::SimConnector;
 use crate::trace::with_causes;
-use crate::world::{SimClient, World};
+use crate::world::World;
 
+/// The judge's host.
+pub const JUDGE: &str = "judge";
 /// Metadata answers are lost at times, so the judge asks more than once.
 const TRIES: u32 = 12;
 
+/// What the judge is asked to do.
+#[derive(Clone, Copy, Debug)]
+pub enum Order {
+    /// See [`audit`]. Whether the gateway can be reached is told with it.
+    Audit { gateway: bool },
+    /// See [`read_everything`]; it signs with this name.
+    ReadEverything(&'static str),
+    /// See [`try_old_writers`].
+    TryOldWriters,
+}
+
+/// How orders reach the judge, and how it is known that all are carried out.
+#[derive(Clone, Default)]
+pub struct Orders {
+    queue: Arc<Mutex<VecDeque<Order>>>,
+    begun: Arc<Notify>,
+    outstanding: Arc<AtomicUsize>,
+}
+
+impl Orders {
+    pub fn give(&self, order: Order) {
+        self.outstanding.fetch_add(1, Ordering::Relaxed);
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(order);
+        self.begun.notify_one();
+    }
+
+    pub fn are_done(&self) -> bool {
+        self.outstanding.load(Ordering::Relaxed) == 0
+    }
+
+    async fn next(&self) -> Order {
+        loop {
+            let order = self.queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+            match order {
+                Some(order) => return order,
+                None => self.begun.notified().await,
+            }
+        }
+    }
+}
+
+/// The judge's process: nothing is done to it.
+pub async fn run(world: World, orders: Orders) -> turmoil::Result {
+    let process = world.process(JUDGE);
+    let reach = Reach { client: process.client(), gateway: Gateway::connect() };
+    loop {
+        match orders.next().await {
+            Order::Audit { gateway } => audit(&world, &reach, &process.rng, gateway).await,
+            Order::ReadEverything(who) => read_everything(&world, &reach, who).await,
+            Order::TryOldWriters => try_old_writers(&world).await,
+        }
+        orders.outstanding.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The judge's ways to entries.
+struct Reach {
+    client: Client,
+    gateway: Gateway,
+}
+
 /// While one bookie is away: what is confirmed of some ledgers is read, by a client whose own links are whole.
-pub async fn audit(world: &World, rng: &Rng) {
-    let process = world.client("auditor");
+async fn audit(world: &World, reach: &Reach, rng: &Rng, gateway: bool) {
     let mut ledgers = world.history.ledgers();
     // With an ack quorum of one a single bookie may be all that has an entry.
     ledgers.retain(|ledger| world.history.of(*ledger).ack_quorum > 1);
     for _ in 0..3.min(ledgers.len()) {
         let ledger = ledgers[rng.below(ledgers.len() as u64) as usize];
         world.history.count(|counts| counts.audits += 1);
-        if let Err(problem) = audit_ledger(world, &process, ledger).await {
-            world.history.violation(1, format!("auditor: with one bookie away: ledger {ledger}: {problem}"));
+        let looks = || async {
+            match world.within("open", reach.client.open(ledger, OpenMode::ReadOnly, None)).await {
+                Some(Ok(Opened::Hot(reader))) => read_confirmed(world, &reader, "auditor").await,
+                Some(Ok(Opened::Cold(record))) if gateway => {
+                    read_through_gateway(world, reach, ledger, &record.metadata, Tier::Unspecified, "auditor").await
+                }
+                Some(Ok(Opened::Cold(_))) => Ok(0),
+                Some(Err(error)) => Err(with_causes(&error)),
+                None => Err("told already".to_owned()),
+            }
+        };
+        if let Err(problem) = persist(world, ledger, "auditor", looks).await {
+            world.history.violation(3, format!("auditor: with one bookie away: ledger {ledger}: {problem}"));
         }
     }
 }
 
-async fn audit_ledger(world: &World, process: &SimClient, ledger: LedgerId) -> Result<(), String> {
+/// Looks again and again, because answers are lost at times. Nothing is wanted of a deleted ledger.
+async fn persist<F>(world: &World, ledger: LedgerId, who: &str, look: impl Fn() -> F) -> Result<(), String>
+where
+    F: Future<Output = Result<u64, String>>,
+{
     let mut problem = String::new();
     for _ in 0..TRIES {
-        let outcome = match world.within("open", process.client.open(ledger, OpenMode::ReadOnly, None)).await {
-            Some(Ok(Opened::Hot(reader))) => read_confirmed(world, &reader, "auditor").await,
-            Some(Ok(Opened::Cold(_))) => Err("it is cold".to_owned()),
-            Some(Err(error)) => Err(with_causes(&error)),
-            None => return Ok(()),
-        };
-        match outcome {
+        if world.history.of(ledger).deleted {
+            return Ok(());
+        }
+        match look().await {
             Ok(count) => {
-                world.trace.note(format_args!("auditor: read {count} entries of ledger {ledger}"));
+                world.trace.note(format_args!("{who}: read {count} entries of ledger {ledger}"));
                 return Ok(());
             }
             Err(_) if world.history.of(ledger).deleted => return Ok(()),
-            Err(text) => problem = text,
+            Err(text) => {
+                world.trace.note(format_args!("{who}: ledger {ledger}: {text}"));
+                problem = text;
+            }
         }
         tokio::time::sleep(Duration::from_millis(700)).await;
     }
@@ -62,43 +148,49 @@ async fn read_confirmed(world: &World, reader: &LedgerReader, who: &str) -> Resu
     read.map_err(|error| error.map_or_else(|| "told already".to_owned(), |error| with_causes(&error)))
 }
 
-/// Everything is healed: closes every ledger and reads all that was acknowledged.
-pub async fn read_everything(world: &World, who: &str) {
-    let process = world.client(who);
+async fn read_through_gateway(
+    world: &World,
+    reach: &Reach,
+    ledger: LedgerId,
+    metadata: &LedgerMetadata,
+    tier: Tier,
+    who: &str,
+) -> Result<u64, String> {
+    let Some(last) = metadata.last_entry() else { return Ok(0) };
+    reach.gateway.read(world, ledger, EntryId::ZERO..last.next(), tier, who).await
+}
+
+/// Everything is healed: closes every ledger and reads all of it by every path that should have it.
+async fn read_everything(world: &World, reach: &Reach, who: &str) {
     for ledger in world.history.ledgers() {
-        if let Err(problem) = read_ledger(world, &process, ledger, who).await {
+        let looks = || async {
+            let reader = recover(world, &reach.client, ledger, who).await;
+            let reader =
+                reader.map_err(|error| error.map_or_else(|| "told already".to_owned(), |e| with_causes(&e)))?;
+            let hot = match &reader {
+                Some(reader) => read_confirmed(world, reader, who).await?,
+                None => 0,
+            };
+            let record = Ledgers::new(world.truth.clone()).get(ledger).await.map_err(|error| error.to_string())?;
+            let Some(record) = record else { return Err("it does not exist".to_owned()) };
+            let metadata = &record.metadata;
+            let any = read_through_gateway(world, reach, ledger, metadata, Tier::Unspecified, who).await?;
+            if ColdRecord::from_metadata(metadata).is_ok_and(|cold| cold.is_some()) {
+                read_through_gateway(world, reach, ledger, metadata, Tier::Cold, who).await?;
+            }
+            if reader.is_some() && hot != any {
+                return Err(format!("{hot} entries on bookies, {any} through the gateway"));
+            }
+            Ok(any)
+        };
+        if let Err(problem) = persist(world, ledger, who, looks).await {
             world.history.violation(1, format!("{who}: ledger {ledger}: {problem}"));
         }
     }
 }
 
-async fn read_ledger(world: &World, process: &SimClient, ledger: LedgerId, who: &str) -> Result<(), String> {
-    let mut problem = String::new();
-    for _ in 0..TRIES {
-        let history = world.history.of(ledger);
-        if history.deleted {
-            return Ok(());
-        }
-        match recover(world, process, ledger, who).await {
-            Ok(reader) => match read_confirmed(world, &reader, who).await {
-                Ok(count) => {
-                    // Whatever lies beyond the end was told when the end was.
-                    world.trace.note(format_args!("{who}: read {count} entries of ledger {ledger}"));
-                    return Ok(());
-                }
-                Err(text) => problem = text,
-            },
-            Err(Some(error)) => problem = with_causes(&error),
-            Err(None) => return Err("told already".to_owned()),
-        }
-        tokio::time::sleep(Duration::from_millis(700)).await;
-    }
-    Err(problem)
-}
-
 /// Invariant 5, at the bookies: nobody who still believes to be the writer of a recovered ledger gets an ack quorum.
-pub async fn try_old_writers(world: &World) {
-    let ledgers = Ledgers::new(world.metadata.clone());
+async fn try_old_writers(world: &World) {
     for ledger in world.history.ledgers() {
         let history = world.history.of(ledger);
         let Some(end) = history.end else { continue };
@@ -106,8 +198,9 @@ pub async fn try_old_writers(world: &World) {
         if history.closing {
             continue;
         }
-        let Ok(Some(record)) = ledgers.get_quorum(ledger).await else { continue };
-        let (metadata, quorums) = (&record.metadata, record.metadata.quorums());
+        // Its record may name others by now; those whom the writer knows are the ones that must refuse.
+        let Some(metadata) = &history.metadata else { continue };
+        let quorums = metadata.quorums();
         let Some((digester, key)) = metadata.digester().zip(metadata.master_key()) else { continue };
         let mut entry = end.map_or(EntryId::ZERO, EntryId::next);
         for _ in 0..quorums.ensemble() {
@@ -118,7 +211,7 @@ pub async fn try_old_writers(world: &World) {
             let mut stored = 0;
             for index in quorums.write_set(entry) {
                 let bookie = &metadata.ensemble_of(entry)[index];
-                match ask(world, &format!("{bookie}:3181"), &frame).await {
+                match ask(&format!("{bookie}:{BOOKIE_PORT}"), &frame).await {
                     Some(Status::Ok) => stored += 1,
                     Some(_) => {}
                     None => world
@@ -138,9 +231,9 @@ pub async fn try_old_writers(world: &World) {
 }
 
 /// Sends one frame and waits for one answer.
-async fn ask(world: &World, address: &str, frame: &[u8]) -> Option<Status> {
+async fn ask(address: &str, frame: &[u8]) -> Option<Status> {
     let exchange = async {
-        let mut stream = world.net.connector("old-writer").connect(address).await.ok()?;
+        let mut stream = SimConnector.connect(address).await.ok()?;
         stream.write_all(frame).await.ok()?;
         let (mut decoder, mut buffer) = (FrameDecoder::new(FRAME_BYTES_MAX_DEFAULT), BytesMut::new());
         loop {

@@ -1,15 +1,18 @@
-//! The faults of a run, drawn from its seed.
+//! The faults of a run, drawn from its seed. It acts between two steps of the simulation, when no host runs.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use cold::Fault;
 use common::rng::Rng;
-use tokio::time::Instant;
+use turmoil::Sim;
 
-use crate::actors::CLIENTS;
-use crate::cluster::Cluster;
-use crate::judge;
-use crate::net::Link;
-use crate::world::World;
+use crate::actors::{READERS, RECOVERERS, WRITERS};
+use crate::bookies::STOP_LIMIT;
+use crate::judge::{JUDGE, Order, Orders};
+use crate::store::METADATA;
+use crate::tiering::{GATEWAY, OFFLOADER};
+use crate::world::{BOOKIES, World};
 
 /// What the faults may do together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,12 +23,37 @@ pub enum Schedule {
     ManyAway,
 }
 
+/// Every host but the bookies.
+pub fn others() -> impl Iterator<Item = &'static str> {
+    [METADATA, JUDGE, GATEWAY, OFFLOADER].into_iter().chain(users())
+}
+
+/// Hosts whose processes come and go, and mean nothing to those whom they serve.
+fn users() -> impl Iterator<Item = &'static str> {
+    WRITERS.into_iter().chain(RECOVERERS).chain(READERS)
+}
+
+/// Cuts the power of a host: its tasks vanish, what its disk has not synced goes, and no peer hears a word of it. The links are cut
+/// first, because a runtime drops its tasks, and with them their connections, in an order that no seed decides.
+pub fn crash(sim: &mut Sim<'_>, world: &World, host: &str) {
+    let bookies = world.nodes.iter().map(|node| node.name.as_str());
+    let others: Vec<&str> = others().collect();
+    let peers: Vec<&str> = others.into_iter().chain(bookies).filter(|peer| *peer != host).collect();
+    peers.iter().for_each(|peer| sim.partition(host, *peer));
+    sim.crash(host);
+    peers.iter().for_each(|peer| sim.release(host, *peer));
+}
+
 /// How a fault ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Undo {
+    /// A bookie that is down.
     Restart(usize),
-    /// The link of a bookie.
+    /// Another host that is down.
+    Bounce(&'static str),
+    /// All links of a bookie.
     Heal(usize),
-    /// The link of a client to a bookie.
+    /// The link of another host to a bookie.
     Join(&'static str, usize),
     /// The way of a bookie to metadata.
     Metadata(usize),
@@ -33,36 +61,84 @@ enum Undo {
     Disk(usize),
 }
 
-/// Does faults, one after the other, and keeps track of how they end.
-pub struct Nemesis<'a> {
-    world: World,
-    cluster: &'a mut Cluster,
-    schedule: Schedule,
-    rng: Rng,
-    undos: Vec<(Instant, Undo)>,
-}
-
-impl<'a> Nemesis<'a> {
-    pub fn new(world: &World, cluster: &'a mut Cluster, schedule: Schedule) -> Self {
-        Self { world: world.clone(), cluster, schedule, rng: world.rng.fork(), undos: Vec::new() }
+impl Undo {
+    /// Whether it ends with the process of this bookie.
+    fn is_of_process(self, number: usize) -> bool {
+        matches!(self, Self::Heal(at) | Self::Metadata(at) | Self::Disk(at) if at == number)
     }
 
-    /// Does faults for `span`, then ends them all; bookies are left down or starting.
-    pub async fn run(mut self, span: Duration) {
-        let end = Instant::now() + span;
-        while Instant::now() < end {
-            let next = Instant::now() + self.millis(20..1_000);
-            while let Some(at) = self.undos.iter().position(|(due, _)| *due <= next) {
-                tokio::time::sleep_until(self.undos[at].0).await;
-                let (_, undo) = self.undos.remove(at);
-                self.undo(undo);
-            }
-            tokio::time::sleep_until(next).await;
-            self.fault().await;
+    fn concerns_gateway(self) -> bool {
+        matches!(self, Self::Bounce(GATEWAY) | Self::Join(GATEWAY, _))
+    }
+}
+
+/// Does faults, one after the other, and keeps track of how they end.
+pub struct Nemesis {
+    world: World,
+    orders: Orders,
+    schedule: Schedule,
+    rng: Rng,
+    now: Duration,
+    next: Duration,
+    undos: Vec<(Duration, Undo)>,
+    /// A bookie that was asked to stop, and until when it must have.
+    stopping: Option<(usize, Duration)>,
+}
+
+impl Nemesis {
+    pub fn new(world: &World, orders: &Orders, schedule: Schedule, now: Duration) -> Self {
+        let rng = world.rng.fork();
+        let (world, orders) = (world.clone(), orders.clone());
+        Self { world, orders, schedule, rng, now, next: now, undos: Vec::new(), stopping: None }
+    }
+
+    /// Does what is due now.
+    pub fn act(&mut self, sim: &mut Sim<'_>) {
+        self.now = sim.elapsed();
+        // While the judge looks, or a bookie stops in order, the world stays as it is.
+        if !self.orders.are_done() || self.is_stopping(sim) {
+            return;
+        }
+        while let Some((_, undo)) = self.undos.first().filter(|(due, _)| *due <= self.now).copied() {
+            self.undos.remove(0);
+            self.undo(sim, undo);
+        }
+        if self.next <= self.now {
+            self.next = self.now + self.millis(20..1_000);
+            self.fault(sim);
+        }
+    }
+
+    /// Ends all faults, and starts every host that is down.
+    pub fn finish(&mut self, sim: &mut Sim<'_>) {
+        if let Some((number, _)) = self.stopping.take() {
+            self.power_off(sim, number);
         }
         for (_, undo) in std::mem::take(&mut self.undos) {
-            self.undo(undo);
+            self.undo(sim, undo);
         }
+        // The disk that a last undo replaced is down.
+        for (_, undo) in std::mem::take(&mut self.undos) {
+            self.undo(sim, undo);
+        }
+    }
+
+    fn is_stopping(&mut self, sim: &mut Sim<'_>) -> bool {
+        let Some((number, until)) = self.stopping else { return false };
+        let name = &self.world.nodes[number].name;
+        if sim.is_host_running(name.as_str()) {
+            if self.now > until {
+                self.world.history.violation(8, format!("{name} has not stopped within {STOP_LIMIT:?}"));
+                self.stopping = None;
+                self.power_off(sim, number);
+            }
+            return true;
+        }
+        crash(sim, &self.world, name);
+        self.world.nodes[number].ended();
+        self.stopping = None;
+        self.later(20..2_000, Undo::Restart(number));
+        false
     }
 
     fn millis(&self, range: std::ops::Range<u64>) -> Duration {
@@ -70,135 +146,202 @@ impl<'a> Nemesis<'a> {
     }
 
     fn later(&mut self, range: std::ops::Range<u64>, undo: Undo) {
-        let due = Instant::now() + self.millis(range);
+        let due = self.now + self.millis(range);
         self.undos.push((due, undo));
         self.undos.sort_by_key(|(due, _)| *due);
     }
 
+    fn one_of<T: Copy>(&self, choices: &[T]) -> T {
+        choices[self.rng.below(choices.len() as u64) as usize]
+    }
+
     fn is_separated(&self, number: usize) -> bool {
-        let separated =
-            |undo: &Undo| matches!(undo, Undo::Heal(at) | Undo::Metadata(at) | Undo::Disk(at) if *at == number);
-        self.undos.iter().any(|(_, undo)| separated(undo))
+        self.undos.iter().any(|(_, undo)| undo.is_of_process(number))
+    }
+
+    fn is_down(&self, number: usize) -> bool {
+        self.undos.iter().any(|(_, undo)| *undo == Undo::Restart(number))
+    }
+
+    /// Whether it is down or starting.
+    fn is_away(&self, number: usize) -> bool {
+        self.is_down(number) || !self.world.nodes[number].serves()
     }
 
     /// A bookie that something may be done to now.
     fn victim(&self) -> Option<usize> {
-        let count = self.cluster.count();
-        let number = self.rng.below(count as u64) as usize;
-        let is_away = |other: usize| self.cluster.is_away(other) || self.is_separated(other);
-        let is_alone = (0..count).all(|other| other == number || !is_away(other));
+        let number = self.rng.below(BOOKIES as u64) as usize;
+        let is_whole = |other: usize| !self.is_away(other) && !self.is_separated(other);
+        let is_alone = (0..BOOKIES).all(|other| other == number || is_whole(other));
         let allowed = self.schedule == Schedule::ManyAway || is_alone;
-        (allowed && !self.cluster.is_down(number)).then_some(number)
+        (allowed && !self.is_down(number)).then_some(number)
     }
 
-    async fn fault(&mut self) {
+    /// A victim to which nothing has been done yet.
+    fn whole_victim(&self) -> Option<usize> {
+        self.victim().filter(|number| !self.is_away(*number) && !self.is_separated(*number))
+    }
+
+    fn fault(&mut self, sim: &mut Sim<'_>) {
         self.world.history.count(|counts| counts.faults += 1);
-        match self.rng.below(13) {
-            0..=4 => self.crash().await,
-            5 => self.stop().await,
-            6 | 7 => self.separate(),
-            8..=10 => self.part(),
-            11 => self.cut_metadata(),
-            _ => self.break_disk(),
+        match self.rng.below(18) {
+            0..=4 => self.crash(sim),
+            5 => self.stop(),
+            6 | 7 => self.separate(sim),
+            8 | 9 => self.part(sim),
+            10 => self.cut_metadata(sim),
+            11 => self.break_disk(),
+            12 | 13 => self.kill(sim, OFFLOADER),
+            14 => self.kill(sim, GATEWAY),
+            15 => {
+                let user = self.one_of(&users().collect::<Vec<_>>());
+                self.kill(sim, user);
+            }
+            _ => self.upset_store(),
         }
     }
 
-    async fn crash(&mut self) {
+    fn crash(&mut self, sim: &mut Sim<'_>) {
         if self.schedule == Schedule::ManyAway && self.rng.below(5) == 0 {
             self.world.trace.note("the power fails");
-            for number in 0..self.cluster.count() {
-                if !self.cluster.is_down(number) {
-                    self.power_off(number);
+            for number in 0..BOOKIES {
+                if !self.is_down(number) {
+                    self.power_off(sim, number);
                 }
             }
             return;
         }
         let Some(number) = self.victim() else { return };
-        self.power_off(number);
+        self.power_off(sim, number);
         if self.schedule == Schedule::OneAway && self.rng.below(3) == 0 {
-            self.world.pause(&self.rng, 0..500).await;
-            judge::audit(&self.world, &self.rng).await;
+            let gateway = self.world.gateway_serves.load(Ordering::Relaxed)
+                && !self.undos.iter().any(|(_, undo)| undo.concerns_gateway());
+            self.orders.give(Order::Audit { gateway });
         }
     }
 
-    fn power_off(&mut self, number: usize) {
+    /// Cuts the power of a bookie, in whatever it is doing.
+    fn power_off(&mut self, sim: &mut Sim<'_>, number: usize) {
+        let node = &self.world.nodes[number];
         self.world.history.count(|counts| counts.crashes += 1);
-        self.cluster.crash(number);
-        // The new process is healthy whatever was done to the old one.
-        let of_the_process =
-            |undo: &Undo| matches!(undo, Undo::Heal(at) | Undo::Metadata(at) | Undo::Disk(at) if *at == number);
-        self.undos.retain(|(_, undo)| !of_the_process(undo));
+        self.world.trace.note(format_args!("{} crashes", node.name));
+        // The new process is healthy, whatever was done to the old one.
+        crash(sim, &self.world, &node.name);
+        node.ended();
+        self.undos.retain(|(_, undo)| !undo.is_of_process(number));
         self.later(20..4_000, Undo::Restart(number));
     }
 
-    async fn stop(&mut self) {
-        // One that something is done to may wait for what only the end of that brings.
-        let is_well = |number: &usize| !self.cluster.is_away(*number) && !self.is_separated(*number);
-        if let Some(number) = self.victim().filter(is_well) {
-            self.cluster.stop(number).await;
-            self.later(20..2_000, Undo::Restart(number));
+    fn with_peers(&self, number: usize, mut what: impl FnMut(&str)) {
+        others().for_each(&mut what);
+        for node in self.world.nodes.iter().filter(|node| node.name != self.world.nodes[number].name) {
+            what(&node.name);
         }
     }
 
+    fn stop(&mut self) {
+        // One that something is done to may wait for what only the end of that brings.
+        if let Some(number) = self.whole_victim() {
+            self.world.nodes[number].stop.send_replace(true);
+            self.stopping = Some((number, self.now + STOP_LIMIT * 2));
+        }
+    }
+
+    /// Kills the process of a host that is no bookie.
+    fn kill(&mut self, sim: &mut Sim<'_>, host: &'static str) {
+        if self.undos.iter().any(|(_, undo)| *undo == Undo::Bounce(host)) {
+            return;
+        }
+        self.world.trace.note(format_args!("{host} is killed"));
+        self.world.history.count(|counts| counts.crashes += 1);
+        if host == GATEWAY {
+            self.world.gateway_serves.store(false, Ordering::Relaxed);
+        }
+        crash(sim, &self.world, host);
+        self.later(20..2_000, Undo::Bounce(host));
+    }
+
     /// Cuts or freezes a bookie.
-    fn separate(&mut self) {
+    fn separate(&mut self, sim: &mut Sim<'_>) {
         let Some(number) = self.victim().filter(|number| !self.is_separated(*number)) else { return };
-        let address = self.cluster.address(number).to_owned();
+        let name = &self.world.nodes[number].name;
         if self.rng.below(2) == 0 {
-            self.world.trace.note(format_args!("{address} is cut off"));
-            self.world.net.memory.cut(&address);
+            self.world.trace.note(format_args!("{name} is cut off"));
+            self.with_peers(number, |peer| sim.partition(name.as_str(), peer));
         } else {
-            self.world.trace.note(format_args!("{address} freezes"));
-            self.world.net.memory.freeze(&address);
+            self.world.trace.note(format_args!("{name} freezes"));
+            self.with_peers(number, |peer| sim.hold(name.as_str(), peer));
         }
         self.later(20..5_000, Undo::Heal(number));
     }
 
-    /// Cuts or stalls the way of one client to one bookie.
-    fn part(&mut self) {
-        let client = CLIENTS[self.rng.below(CLIENTS.len() as u64) as usize];
-        let number = self.rng.below(self.cluster.count() as u64) as usize;
-        let link = if self.rng.below(2) == 0 { Link::Cut } else { Link::Stalled };
-        self.world.trace.note(format_args!("{client} to bookie-{number}: {link:?}"));
-        self.world.net.set(client, self.cluster.address(number), link);
-        self.later(20..4_000, Undo::Join(client, number));
+    /// Cuts or stalls the way of one other host to one bookie.
+    fn part(&mut self, sim: &mut Sim<'_>) {
+        let hosts: Vec<_> = users().chain([GATEWAY, OFFLOADER]).collect();
+        let (host, number) = (self.one_of(&hosts), self.rng.below(BOOKIES as u64) as usize);
+        if self.undos.iter().any(|(_, undo)| *undo == Undo::Heal(number)) {
+            return;
+        }
+        let name = &self.world.nodes[number].name;
+        if self.rng.below(2) == 0 {
+            self.world.trace.note(format_args!("{host} is cut off from {name}"));
+            sim.partition(host, name.as_str());
+        } else {
+            self.world.trace.note(format_args!("{host} is held up on the way to {name}"));
+            sim.hold(host, name.as_str());
+        }
+        self.later(20..4_000, Undo::Join(host, number));
     }
 
-    fn cut_metadata(&mut self) {
+    fn cut_metadata(&mut self, sim: &mut Sim<'_>) {
         let Some(number) = self.victim().filter(|number| !self.is_separated(*number)) else { return };
-        let Some(store) = self.cluster.store(number) else { return };
-        self.world.trace.note(format_args!("bookie-{number} loses metadata"));
-        store.set_reachable(false);
+        let name = &self.world.nodes[number].name;
+        self.world.trace.note(format_args!("{name} loses metadata"));
+        sim.partition(name.as_str(), METADATA);
         self.later(100..6_000, Undo::Metadata(number));
     }
 
     /// Makes every sync of a bookie fail; what fails stays so until the process is gone.
     fn break_disk(&mut self) {
-        let is_well = |number: &usize| !self.cluster.is_away(*number) && !self.is_separated(*number);
-        let Some(number) = self.victim().filter(is_well) else { return };
-        self.world.trace.note(format_args!("the disk of bookie-{number} fails"));
-        self.cluster.break_disk(number);
+        let Some(number) = self.whole_victim() else { return };
+        let node = &self.world.nodes[number];
+        self.world.trace.note(format_args!("the disk of {} fails", node.name));
+        node.disk_fails.store(true, Ordering::Relaxed);
         self.later(100..4_000, Undo::Disk(number));
     }
 
-    fn undo(&mut self, undo: Undo) {
+    /// Makes the next requests to the object store fail, or their answers get lost.
+    fn upset_store(&mut self) {
+        for _ in 0..1 + self.rng.below(4) {
+            let fault = self.one_of(&[Fault::FailGet, Fault::FailPut, Fault::LosePutReply, Fault::LosePutReply]);
+            self.world.trace.note(format_args!("the object store will {fault:?}"));
+            self.world.objects.inject(fault);
+        }
+    }
+
+    fn undo(&mut self, sim: &mut Sim<'_>, undo: Undo) {
         match undo {
-            Undo::Restart(number) => self.cluster.restart(number),
-            Undo::Heal(number) => {
-                let address = self.cluster.address(number);
-                self.world.trace.note(format_args!("{address} is back"));
-                self.world.net.memory.heal(address);
+            Undo::Restart(number) => {
+                let node = &self.world.nodes[number];
+                node.ended();
+                sim.bounce(node.name.as_str());
             }
-            Undo::Disk(number) => self.power_off(number),
-            Undo::Join(client, number) => {
-                self.world.trace.note(format_args!("{client} to bookie-{number}: up"));
-                self.world.net.set(client, self.cluster.address(number), Link::Up);
+            Undo::Bounce(host) => sim.bounce(host),
+            Undo::Heal(number) => {
+                let name = &self.world.nodes[number].name;
+                self.world.trace.note(format_args!("{name} is back"));
+                self.with_peers(number, |peer| sim.release(name.as_str(), peer));
+            }
+            Undo::Disk(number) => self.power_off(sim, number),
+            Undo::Join(host, number) => {
+                let name = &self.world.nodes[number].name;
+                self.world.trace.note(format_args!("{host} reaches {name} again"));
+                sim.release(host, name.as_str());
             }
             Undo::Metadata(number) => {
-                self.world.trace.note(format_args!("bookie-{number} has metadata again"));
-                if let Some(store) = self.cluster.store(number) {
-                    store.set_reachable(true);
-                }
+                let name = &self.world.nodes[number].name;
+                self.world.trace.note(format_args!("{name} has metadata again"));
+                sim.release(name.as_str(), METADATA);
             }
         }
     }

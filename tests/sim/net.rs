@@ -1,143 +1,137 @@
-//! The network: pipes between each client and each bookie, with latency, that can be cut or stalled one by one.
+//! The network seam over the simulator's TCP, in the forms that the product and tonic take.
 
-use std::collections::BTreeMap;
+use std::future::Future;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::{Bytes, BytesMut};
-use common::net::{BoxStream, Connector, MemoryNetwork};
-use common::rng::Rng;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::sync::{mpsc, watch};
-use tokio::time::Instant;
+use common::net::{BoxStream, Connector, Listener};
+use futures::Stream;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tonic::codegen::{Service, http::Uri};
+use tonic::transport::server::Connected;
+use tonic::transport::{Channel, Endpoint};
+use turmoil::net::{TcpListener, TcpStream};
 
-const PIPE_BYTES: usize = 256 * 1024;
 /// What a connection attempt to a silent peer costs.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// A message that is lost is not sent again by this network, so that a connection is silent from then on. Those who have no
+/// deadline of their own notice by this.
+const KEEPALIVE: Duration = Duration::from_secs(2);
 
-/// The state of the way from one client to one bookie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Link {
-    Up,
-    /// Connections break and new ones are refused.
-    Cut,
-    /// Nothing gets through, and nobody is told.
-    Stalled,
-}
-
-type Links = BTreeMap<(String, String), watch::Sender<Link>>;
-
-/// The whole network. Clones are the same network.
-#[derive(Clone)]
-pub struct SimNet {
-    /// Where bookies listen; faults of a bookie's own link are made here.
-    pub memory: MemoryNetwork,
-    links: Arc<Mutex<Links>>,
-    rng: Rng,
-}
-
-impl SimNet {
-    pub fn new(rng: Rng) -> Self {
-        Self { memory: MemoryNetwork::new(), links: Arc::default(), rng }
-    }
-
-    /// The way out for one client.
-    pub fn connector(&self, client: &str) -> Arc<dyn Connector> {
-        Arc::new(SimConnector { net: self.clone(), client: client.to_owned() })
-    }
-
-    /// Changes the way from a client to a bookie.
-    pub fn set(&self, client: &str, address: &str, link: Link) {
-        self.link(client, address).send_replace(link);
-    }
-
-    fn link(&self, client: &str, address: &str) -> watch::Sender<Link> {
-        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (client.to_owned(), address.to_owned());
-        links.entry(key).or_insert_with(|| watch::Sender::new(Link::Up)).clone()
-    }
-
-    fn latency(&self) -> Duration {
-        let micros = if self.rng.below(200) == 0 { self.rng.below(150_000) } else { 100 + self.rng.below(3_000) };
-        Duration::from_micros(micros)
-    }
-}
-
-struct SimConnector {
-    net: SimNet,
-    client: String,
-}
+/// Opens connections from the host that runs.
+pub struct SimConnector;
 
 #[async_trait]
 impl Connector for SimConnector {
     async fn connect(&self, address: &str) -> io::Result<BoxStream> {
-        let link = self.net.link(&self.client, address).subscribe();
-        tokio::time::sleep(self.net.latency()).await;
-        let state = *link.borrow();
-        match state {
-            Link::Cut => return Err(io::ErrorKind::ConnectionRefused.into()),
-            Link::Stalled => {
-                tokio::time::sleep(CONNECT_TIMEOUT).await;
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            Link::Up => {}
-        }
-        let far = self.net.memory.connect(address).await?;
-        let (near, middle) = tokio::io::duplex(PIPE_BYTES);
-        let (middle_in, middle_out) = tokio::io::split(middle);
-        let (far_in, far_out) = tokio::io::split(far);
-        tokio::spawn(carry(middle_in, far_out, link.clone(), self.net.clone()));
-        tokio::spawn(carry(far_in, middle_out, link, self.net.clone()));
-        Ok(Box::new(near))
-    }
-}
-
-/// Carries bytes one way, in order and late, until either end goes or the link is cut.
-async fn carry(
-    from: impl AsyncRead + Unpin,
-    to: impl AsyncWrite + Unpin,
-    mut link: watch::Receiver<Link>,
-    net: SimNet,
-) {
-    let (sender, receiver) = mpsc::channel(64);
-    let mut cut = link.clone();
-    tokio::select! {
-        biased;
-        _ = cut.wait_for(|link| *link == Link::Cut) => {}
-        _ = async { tokio::join!(take(from, sender, net), deliver(receiver, to, &mut link)) } => {}
-    }
-}
-
-async fn take(mut from: impl AsyncRead + Unpin, sender: mpsc::Sender<(Instant, Bytes)>, net: SimNet) {
-    let mut due = Instant::now();
-    loop {
-        let mut buffer = BytesMut::with_capacity(16 * 1024);
-        match from.read_buf(&mut buffer).await {
-            Ok(0) | Err(_) => return,
-            Ok(_) => {}
-        }
-        due = due.max(Instant::now() + net.latency());
-        if sender.send((due, buffer.freeze())).await.is_err() {
-            return;
+        match tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
+            Ok(stream) => Ok(Box::new(stream?)),
+            Err(_) => Err(io::ErrorKind::TimedOut.into()),
         }
     }
 }
 
-async fn deliver(
-    mut receiver: mpsc::Receiver<(Instant, Bytes)>,
-    mut to: impl AsyncWrite + Unpin,
-    link: &mut watch::Receiver<Link>,
-) {
-    while let Some((due, bytes)) = receiver.recv().await {
-        tokio::time::sleep_until(due).await;
-        // The sender lives in the network, so waiting cannot fail.
-        let _ = link.wait_for(|link| *link != Link::Stalled).await;
-        if to.write_all(&bytes).await.is_err() || to.flush().await.is_err() {
-            return;
-        }
+/// Takes connections in at the host that runs.
+pub struct SimListener {
+    inner: TcpListener,
+    address: String,
+}
+
+impl SimListener {
+    /// Listens at `host:port`, where `host` is the name of the host that runs.
+    pub async fn bind(host: &str, port: u16) -> io::Result<Self> {
+        Ok(Self { inner: TcpListener::bind(("0.0.0.0", port)).await?, address: format!("{host}:{port}") })
     }
-    // The other end may be gone already.
-    let _ = to.shutdown().await;
+
+    /// The next connection.
+    pub async fn next(&self) -> io::Result<TcpStream> {
+        Ok(self.inner.accept().await?.0)
+    }
+
+    /// Its connections as the stream that a gRPC server takes.
+    pub fn into_stream(self) -> impl Stream<Item = io::Result<Connection>> {
+        futures::stream::unfold(self, |listener| async move {
+            let next = listener.next().await.map(Connection);
+            Some((next, listener))
+        })
+    }
+}
+
+#[async_trait]
+impl Listener for SimListener {
+    async fn accept(&mut self) -> io::Result<(BoxStream, String)> {
+        let (stream, peer) = self.inner.accept().await?;
+        Ok((Box::new(stream), peer.to_string()))
+    }
+
+    fn address(&self) -> String {
+        self.address.clone()
+    }
+}
+
+/// A gRPC channel from the host that runs to `host:port`; connects when it is used.
+pub fn channel(address: &'static str) -> Channel {
+    Endpoint::from_static("http://simulated")
+        .connect_timeout(CONNECT_TIMEOUT)
+        .http2_keep_alive_interval(KEEPALIVE)
+        .keep_alive_timeout(KEEPALIVE)
+        .connect_with_connector_lazy(Dialer(address))
+}
+
+/// A gRPC server that notices silent connections.
+pub fn server() -> tonic::transport::Server {
+    tonic::transport::Server::builder()
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .http2_keepalive_timeout(Some(KEEPALIVE))
+}
+
+#[derive(Clone)]
+struct Dialer(&'static str);
+
+impl Service<Uri> for Dialer {
+    type Response = TokioIo<TcpStream>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        let address = self.0;
+        Box::pin(async move { Ok(TokioIo::new(TcpStream::connect(address).await?)) })
+    }
+}
+
+/// A connection in the form that a gRPC server takes.
+pub struct Connection(TcpStream);
+
+impl Connected for Connection {
+    type ConnectInfo = ();
+
+    fn connect_info(&self) {}
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(context, into)
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(context)
+    }
 }

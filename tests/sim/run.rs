@@ -1,23 +1,34 @@
 //! One run: a seed in, what happened out.
 
+use std::any::Any;
 use std::fmt::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::PoisonError;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use tokio::runtime::{Builder, RngSeed};
+use turmoil::{Builder, Sim};
 
-use crate::actors;
-use crate::cluster::{Cluster, DISK_FAILURE};
+use crate::actors::{self, READERS, RECOVERERS, WRITERS};
+use crate::bookies;
+use crate::disk::{DISK_FAILURE, Honesty};
 use crate::history::{Counts, Violation};
-use crate::judge;
-use crate::nemesis::{Nemesis, Schedule};
-use crate::storage::Honesty;
-use crate::trace::{LogCapture, Trace};
-use crate::world::World;
+use crate::judge::{self, JUDGE, Order, Orders};
+use crate::nemesis::{Nemesis, Schedule, crash};
+use crate::store::METADATA;
+use crate::tiering::{self, GATEWAY, OFFLOADER};
+use crate::trace::{LogCapture, Messages, Trace};
+use crate::world::{BOOKIES, World};
 
-const BOOKIES: usize = 3;
 /// Lines of the trace that a failure prints, unless more are asked for.
 const TAIL_LINES: usize = 40;
+/// How much simulated time passes between two looks at the network.
+const TICK: Duration = Duration::from_millis(4);
+/// How long starting everything may take: an old registration ends by itself first.
+const START_LIMIT: Duration = Duration::from_secs(180);
+/// How long those who use the world may take to end what they do.
+const END_LIMIT: Duration = Duration::from_secs(300);
+/// How long the judge may take.
+const JUDGE_LIMIT: Duration = Duration::from_secs(3_600);
 
 /// What to run.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +53,7 @@ impl Plan {
 pub struct Outcome {
     pub plan: Plan,
     pub lines: Vec<String>,
+    pub messages: Messages,
     pub violations: Vec<Violation>,
     pub counts: Counts,
 }
@@ -50,9 +62,14 @@ impl Outcome {
     /// Everything a person needs to begin with: the last `lines` of the trace above all.
     pub fn report(&self, lines: Option<u64>) -> String {
         let count = lines.map_or(TAIL_LINES, |lines| usize::try_from(lines).unwrap_or(usize::MAX));
-        let mut text = format!("{:?}\n{:?}\n", self.plan, self.counts);
+        let mut text = format!("{:?}\n{:?}\n{:?}\n", self.plan, self.counts, self.messages);
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "trace digest {:016x}, its last lines:", Trace::digest(&self.lines));
+        let _ = writeln!(
+            text,
+            "trace of {} lines, digest {:016x}, its last lines:",
+            self.lines.len(),
+            Trace::digest(&self.lines)
+        );
         for line in &self.lines[self.lines.len().saturating_sub(count)..] {
             let _ = writeln!(text, "{line}");
         }
@@ -64,51 +81,16 @@ impl Outcome {
     }
 }
 
-/// Runs a plan on a runtime of its own, in which nothing but the seed decides.
+/// Runs a plan in a simulation of its own, in which nothing but the seed decides.
 pub fn run(plan: Plan) -> Outcome {
-    let runtime = Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .rng_seed(RngSeed::from_bytes(&plan.seed.to_be_bytes()))
-        .build()
-        .expect("a runtime without I/O needs nothing from the system");
-    runtime.block_on(simulate(plan))
-}
-
-async fn simulate(plan: Plan) -> Outcome {
     let trace = Trace::new();
     let (capture, errors) = LogCapture::new(&trace);
     let logs = tracing::subscriber::set_default(capture);
-    let world = World::new(plan.seed, &trace);
-    let mut cluster = Cluster::start(&world, BOOKIES, plan.honesty);
-    cluster.heal().await;
-
-    let actors = [
-        tokio::spawn(actors::writer(world.clone(), "writer-0")),
-        tokio::spawn(actors::writer(world.clone(), "writer-1")),
-        tokio::spawn(actors::recoverer(world.clone(), "recoverer-0")),
-        tokio::spawn(actors::recoverer(world.clone(), "recoverer-1")),
-        tokio::spawn(actors::reader(world.clone(), "reader")),
-    ];
-    Nemesis::new(&world, &mut cluster, plan.schedule).run(plan.span).await;
-    world.end();
-    cluster.heal().await;
-    for actor in actors {
-        if let Err(panic) = actor.await {
-            world.history.violation(9, format!("a client's task panicked: {panic}"));
-        }
+    let world = World::new(plan.seed, plan.honesty, &trace);
+    // A panic of a host stops the simulation; it is what happened.
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| simulate(plan, &world))) {
+        world.history.violation(9, format!("a host panicked: {}", panic_text(&*panic)));
     }
-
-    judge::read_everything(&world, "judge").await;
-    // What was true must be so after the power failed once more.
-    (0..cluster.count()).for_each(|number| cluster.crash(number));
-    cluster.heal().await;
-    judge::read_everything(&world, "second judge").await;
-    judge::try_old_writers(&world).await;
-    for number in 0..cluster.count() {
-        cluster.stop(number).await;
-    }
-
     for line in errors.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
         // A bookie must say so when its disk has failed.
         if !line.contains(DISK_FAILURE) {
@@ -116,5 +98,156 @@ async fn simulate(plan: Plan) -> Outcome {
         }
     }
     drop(logs);
-    Outcome { plan, lines: trace.lines(), violations: world.history.violations(), counts: world.history.counts() }
+    let messages = trace.messages();
+    world.history.count(|counts| counts.lost = messages.lost);
+    let (violations, counts) = (world.history.violations(), world.history.counts());
+    Outcome { plan, lines: trace.lines(), messages, violations, counts }
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message")
+}
+
+/// A simulation under way.
+struct Running<'a> {
+    sim: Sim<'a>,
+    world: World,
+}
+
+fn simulate(plan: Plan, world: &World) {
+    let orders = Orders::default();
+    let sim = build(plan, world, &orders);
+    let mut running = Running { sim, world: world.clone() };
+    if !running.until("start", START_LIMIT, |running| running.all_serve()) {
+        return;
+    }
+
+    let mut nemesis = Nemesis::new(world, &orders, plan.schedule, running.sim.elapsed());
+    let end = running.sim.elapsed() + plan.span;
+    while running.sim.elapsed() < end && running.step() {
+        nemesis.act(&mut running.sim);
+    }
+    world.end();
+    nemesis.finish(&mut running.sim);
+    running.sim.set_fail_rate(0.0);
+    let users: Vec<&str> = WRITERS.into_iter().chain(RECOVERERS).chain(READERS).collect();
+    let ended =
+        |running: &mut Running<'_>| running.all_serve() && users.iter().all(|user| !running.sim.is_host_running(*user));
+    if !running.until("end what is under way", END_LIMIT, ended) {
+        return;
+    }
+
+    running.judge(&orders, Order::ReadEverything("judge"));
+    // What was true must be so after the power failed once more, for everyone.
+    for node in world.nodes.iter() {
+        running.restart(&node.name);
+        node.ended();
+    }
+    world.gateway_serves.store(false, std::sync::atomic::Ordering::Relaxed);
+    running.restart(GATEWAY);
+    running.restart(OFFLOADER);
+    if !running.until("start again", START_LIMIT, |running| running.all_serve()) {
+        return;
+    }
+    running.judge(&orders, Order::ReadEverything("second judge"));
+    running.judge(&orders, Order::TryOldWriters);
+    for node in world.nodes.iter() {
+        node.stop.send_replace(true);
+    }
+    let stopped = |running: &mut Running<'_>| {
+        let world = running.world.clone();
+        world.nodes.iter().all(|node| !running.sim.is_host_running(node.name.as_str()))
+    };
+    running.until("stop", bookies::STOP_LIMIT * 2, stopped);
+}
+
+/// The hosts and the network between them.
+fn build(plan: Plan, world: &World, orders: &Orders) -> Sim<'static> {
+    let mut builder = Builder::new();
+    builder
+        .rng_seed(plan.seed)
+        .epoch(SystemTime::UNIX_EPOCH)
+        .tick_duration(TICK)
+        .min_message_latency(Duration::ZERO)
+        .max_message_latency(Duration::from_millis(40))
+        .tcp_capacity(4096)
+        .enable_random_order();
+    // Half of the runs lose a message now and then, and with it the connection.
+    if plan.seed % 2 == 1 {
+        builder.fail_rate(0.0005);
+    }
+    builder.fs().block_size(bookie::disk::BLOCK_BYTES as u64);
+    let mut sim = builder.build();
+    // Where every host has an address before anyone looks it up, the order of look-ups decides nothing.
+    let at = world.clone();
+    sim.host(METADATA, move || tiering::metadata_host(at.clone()));
+    for number in 0..BOOKIES {
+        let at = world.clone();
+        sim.host(world.nodes[number].name.as_str(), move || bookies::run(at.clone(), number));
+    }
+    let at = world.clone();
+    sim.host(GATEWAY, move || tiering::gateway_host(at.clone()));
+    let at = world.clone();
+    sim.host(OFFLOADER, move || tiering::offloader_host(at.clone()));
+    for name in WRITERS {
+        let at = world.clone();
+        sim.host(name, move || actors::writer(at.clone(), name));
+    }
+    for name in RECOVERERS {
+        let at = world.clone();
+        sim.host(name, move || actors::recoverer(at.clone(), name));
+    }
+    let [hot, gateway] = READERS;
+    let at = world.clone();
+    sim.host(hot, move || actors::reader(at.clone(), hot));
+    let at = world.clone();
+    sim.host(gateway, move || actors::gateway_reader(at.clone(), gateway));
+    let (at, orders) = (world.clone(), orders.clone());
+    sim.host(JUDGE, move || judge::run(at.clone(), orders.clone()));
+    sim
+}
+
+impl Running<'_> {
+    /// Lets every host run for a tick; false when one of them gave up, which is a violation.
+    fn step(&mut self) -> bool {
+        self.world.trace.outside(None);
+        let stepped = self.sim.step();
+        self.world.trace.outside(Some(self.sim.elapsed()));
+        if let Err(error) = &stepped {
+            self.world.history.violation(9, format!("a host gave up: {error}"));
+        }
+        stepped.is_ok()
+    }
+
+    /// Runs until something holds; false, and a violation, when it does not within `limit`.
+    fn until(&mut self, what: &str, limit: Duration, holds: impl Fn(&mut Self) -> bool) -> bool {
+        let end = self.sim.elapsed() + limit;
+        while !holds(self) {
+            if !self.step() {
+                return false;
+            }
+            if self.sim.elapsed() > end {
+                self.world.history.violation(8, format!("{what}: not within {limit:?}"));
+                return false;
+            }
+        }
+        true
+    }
+
+    fn all_serve(&self) -> bool {
+        let gateway = self.world.gateway_serves.load(std::sync::atomic::Ordering::Relaxed);
+        gateway && self.world.nodes.iter().all(|node| node.serves())
+    }
+
+    fn judge(&mut self, orders: &Orders, order: Order) {
+        orders.give(order);
+        self.until("judge", JUDGE_LIMIT, |_| orders.are_done());
+    }
+
+    fn restart(&mut self, host: &str) {
+        self.world.trace.note(format_args!("{host} crashes at the end"));
+        crash(&mut self.sim, &self.world, host);
+        self.sim.bounce(host);
+    }
 }

@@ -1,37 +1,73 @@
 //! What happened in a run, line by line with simulated time: for people who look for a cause, and to compare two runs of a seed.
+//! Messages of the network are too many for lines: they are counted, and a number tells two sequences of them apart.
 
 use std::error::Error;
 use std::fmt::{self, Write as _};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use tokio::time::Instant;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
 /// The events of one run. Clones are the same trace.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Trace {
-    start: Instant,
-    lines: Arc<Mutex<Vec<String>>>,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    lines: Vec<String>,
+    /// The time when no host runs: the clock of the last one that did means nothing then.
+    outside: Option<Duration>,
+    messages: Messages,
+    /// Whether each message gets a line.
+    verbose: bool,
+}
+
+/// What the network did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Messages {
+    /// Messages sent, delivered, received or lost.
+    pub events: u64,
+    /// Those that were sent and will never arrive.
+    pub lost: u64,
+    /// A number that is the same for the same events in the same order.
+    pub digest: u64,
 }
 
 impl Trace {
-    /// An empty trace that begins now.
+    /// An empty trace, before any host runs. With SIM_MESSAGES in the environment every message gets a line.
     pub fn new() -> Self {
-        Self { start: Instant::now(), lines: Arc::default() }
+        let trace = Self::default();
+        trace.lock().verbose = std::env::var_os("SIM_MESSAGES").is_some();
+        trace.outside(Some(Duration::ZERO));
+        trace
     }
 
     /// Adds a line.
     pub fn note(&self, text: impl fmt::Display) {
-        let line = format!("{:>11.3} {text}", self.start.elapsed().as_secs_f64() * 1000.0);
-        self.lock().push(line);
+        let outside = self.lock().outside;
+        let now = outside.or_else(turmoil::sim_elapsed).unwrap_or_default();
+        let line = format!("{:>11.3} {text}", now.as_secs_f64() * 1000.0);
+        self.lock().lines.push(line);
+    }
+
+    /// Sets the time while no host runs; `None` lets the hosts tell it.
+    pub fn outside(&self, time: Option<Duration>) {
+        self.lock().outside = time;
     }
 
     /// All lines.
     pub fn lines(&self) -> Vec<String> {
-        self.lock().clone()
+        self.lock().lines.clone()
+    }
+
+    /// What the network did.
+    pub fn messages(&self) -> Messages {
+        self.lock().messages
     }
 
     /// A number that is the same for the same lines, in every process.
@@ -41,10 +77,32 @@ impl Trace {
         hasher.finish()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<String>> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    fn message(&self, text: &str) {
+        let state = &mut *self.lock();
+        if state.outside.is_some() {
+            // What a host says while it is being crashed comes in no order, and reaches nobody.
+            return;
+        }
+        let messages = &mut state.messages;
+        messages.events += 1;
+        // The simulator's word for it.
+        messages.lost += u64::from(text.starts_with("Drop"));
+        let mut hasher = DefaultHasher::new();
+        (messages.digest, text).hash(&mut hasher);
+        messages.digest = hasher.finish();
+        if state.verbose {
+            // The simulator holds its clock while it tells this.
+            state.lines.push(format!("            message {text}"));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+/// The simulator's own events.
+const NETWORK: &str = "turmoil";
 
 /// Takes the log of the code under test into the trace, and keeps its ERROR lines: none is expected, whatever is done to it.
 pub struct LogCapture {
@@ -62,7 +120,7 @@ impl LogCapture {
 
 impl Subscriber for LogCapture {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_event() && *metadata.level() <= Level::INFO
+        metadata.is_event() && (*metadata.level() <= Level::INFO || metadata.target() == NETWORK)
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {
@@ -74,6 +132,11 @@ impl Subscriber for LogCapture {
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
     fn event(&self, event: &Event<'_>) {
+        if event.metadata().target() == NETWORK {
+            let mut text = String::new();
+            event.record(&mut Message(&mut text));
+            return self.trace.message(&text);
+        }
         let mut line = format!("log {} {}:", event.metadata().level(), event.metadata().target());
         event.record(&mut Fields(&mut line));
         if *event.metadata().level() == Level::ERROR {
@@ -85,6 +148,20 @@ impl Subscriber for LogCapture {
     fn enter(&self, _: &Id) {}
 
     fn exit(&self, _: &Id) {}
+}
+
+/// What is kept of an event of the network: what happened and between whom. What was in it is left out: it costs more than all else.
+struct Message<'a>(&'a mut String);
+
+impl Visit for Message<'_> {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        // Writing to a string cannot fail.
+        let _ = match field.name() {
+            "message" => write!(self.0, "{value:?}"),
+            "src" | "dst" => write!(self.0, " {value:?}"),
+            _ => Ok(()),
+        };
+    }
 }
 
 struct Fields<'a>(&'a mut String);

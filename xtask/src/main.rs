@@ -15,8 +15,8 @@ cargo xtask <command>
   ci                      formatting, lints, house rules, then every test lane; what `make test` runs
   test                    only the test lanes: tests, one run of each benchmark, simulation
   tidy                    house rules: manifests, arrows between crates, forbidden words, docs
-  sim [--minutes N] [--seed S]
-                          the simulation for N minutes of new seeds, or one seed again (also SIM_SEED=S)
+  sim [--minutes N | --seeds N | --seed S]
+                          the simulation for N minutes of new seeds, for the first N seeds, or for one seed again
   crash [--rounds N] [--seed S]
                           processes killed at random moments (N rounds) and at each step, full disks
   bench NAME [OPTIONS]    `thermocline bench NAME` from a release build: append, catchup, cold-read, offload, report
