@@ -40,6 +40,7 @@ use uuid::Uuid;
 use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::{Lookup, Metrics};
 use crate::objects::{OpenObject, no_room};
+use crate::quiet::quietly;
 
 /// The most that is kept free of cached blocks, if the budget allows it: a row group of the largest size, encoded and decoded.
 const HEADROOM_BYTES_MAX: u64 = 96 << 20;
@@ -166,7 +167,7 @@ impl MokaBlocks {
 #[async_trait]
 impl BlockTable for MokaBlocks {
     async fn block(&self, object: &Arc<OpenObject>, group: usize) -> Result<Arc<Block>> {
-        if let Some(block) = self.shared.cache.get(&(object.object(), group)).await {
+        if let Some(block) = quietly(self.shared.cache.get(&(object.object(), group))).await {
             self.shared.metrics.looked_up(Lookup::Hit);
             return Ok(block);
         }
@@ -176,7 +177,7 @@ impl BlockTable for MokaBlocks {
 
     async fn row(&self, object: &Arc<OpenObject>, entry: EntryId) -> Result<Option<HeldRow>> {
         let Some(info) = object.reader().group_of(entry) else { return Ok(None) };
-        if let Some(block) = self.shared.cache.get(&(object.object(), info.index)).await {
+        if let Some(block) = quietly(self.shared.cache.get(&(object.object(), info.index))).await {
             self.shared.metrics.looked_up(Lookup::Hit);
             let row = block.entry(entry)?;
             return Ok(row.map(|row| HeldRow { row, _held: Held::Block(block) }));
@@ -274,7 +275,7 @@ impl Table {
     async fn fetch(&self, object: &OpenObject, group: usize, permit: Option<BytePermit>) -> Result<Arc<Block>> {
         let key = (object.object(), group);
         // Another fetch may have ended between the caller's look into the cache and the start of this one.
-        if let Some(block) = self.cache.get(&key).await {
+        if let Some(block) = quietly(self.cache.get(&key)).await {
             return Ok(block);
         }
         let Some(info) = object.reader().row_groups().get(group) else {
@@ -295,9 +296,9 @@ impl Table {
         permit.shrink_to(group.memory_bytes());
         let block = Arc::new(Block { group, _permit: permit });
         if self.starving.load(Ordering::SeqCst) == 0 {
-            self.cache.insert(key, Arc::clone(&block)).await;
+            quietly(self.cache.insert(key, Arc::clone(&block))).await;
             // Without this, what the new block pushed out would keep its bytes until somebody uses the cache.
-            self.cache.run_pending_tasks().await;
+            quietly(self.cache.run_pending_tasks()).await;
         }
         Ok(block)
     }
@@ -306,7 +307,7 @@ impl Table {
         if let Some(permit) = self.budget.try_acquire(bytes) {
             return Ok(permit);
         }
-        self.cache.run_pending_tasks().await;
+        quietly(self.cache.run_pending_tasks()).await;
         if bytes <= self.headroom_bytes
             && let Ok(permit) = tokio::time::timeout(PATIENCE, self.budget.acquire(bytes)).await
         {
@@ -315,7 +316,7 @@ impl Table {
         let _starving = Starving::new(&self.starving);
         self.metrics.cache_emptied();
         self.cache.invalidate_all();
-        self.cache.run_pending_tasks().await;
+        quietly(self.cache.run_pending_tasks()).await;
         tokio::time::timeout(self.memory_timeout, self.budget.acquire(bytes)).await.map_err(|_| no_room(&self.budget))
     }
 }

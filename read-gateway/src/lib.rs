@@ -36,6 +36,7 @@ mod error;
 mod hot_tier;
 mod metrics;
 mod objects;
+mod quiet;
 mod reading;
 mod registration;
 mod route;

@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::metrics::Metrics;
+use crate::quiet::quietly;
 
 /// While a footer is parsed, its bytes and what becomes of them are in memory together.
 const PARSE_FACTOR: u64 = 4;
@@ -68,7 +69,12 @@ impl ObjectCache {
     /// # Errors
     /// Damage, an unreachable store, or no room; the message names the object.
     pub async fn open(&self, ledger: LedgerId, record: &ColdRecord) -> Result<Arc<OpenObject>> {
-        let opened = self.cache.try_get_with(record.object, self.read(ledger, record)).await;
+        if let Some(object) = quietly(self.cache.get(&record.object)).await {
+            return Ok(object);
+        }
+        // In a box, because it is large and rare.
+        let opening = Box::pin(self.cache.try_get_with(record.object, self.read(ledger, record)));
+        let opened = quietly(opening).await;
         opened.map_err(|error| Error::clone(&error))
     }
 
@@ -85,7 +91,7 @@ impl ObjectCache {
             Some(permit) => permit,
             None => {
                 // Evictions happen lazily; what has been evicted must give its bytes back now.
-                self.cache.run_pending_tasks().await;
+                quietly(self.cache.run_pending_tasks()).await;
                 tokio::time::timeout(self.memory_timeout, self.budget.acquire(bytes))
                     .await
                     .map_err(|_| no_room(&self.budget))?

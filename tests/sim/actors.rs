@@ -1,6 +1,7 @@
 //! Those who use the ledgers: writers, recovering clients, readers.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use bytes::Bytes;
 use client::{Client, CreateOptions, ErrorKind, LedgerReader, OpenMode, Opened};
@@ -11,13 +12,14 @@ use proto::v1::ledgers_client::LedgersClient;
 use proto::v1::read_entries_request::Message as Ask;
 use proto::v1::{self, Tier};
 use tonic::Code;
-use tonic::transport::Channel;
 
 use crate::net::channel;
 use crate::tiering::GATEWAY_ADDRESS;
 use crate::trace::with_causes;
 use crate::world::{Process, World};
 
+/// How long a read through the gateway may take.
+const SILENCE: Duration = Duration::from_secs(10);
 /// What opens every ledger.
 const PASSWORD: &[u8] = b"secret";
 
@@ -144,7 +146,7 @@ pub async fn recoverer(world: World, name: &'static str) -> turmoil::Result {
         } else if rng.below(10) == 0 {
             // Gives up on the way.
             world.trace.note(format_args!("{name}: recovers ledger {ledger} and gives up"));
-            let gives_up = tokio::time::sleep(std::time::Duration::from_millis(rng.below(100)));
+            let gives_up = tokio::time::sleep(Duration::from_millis(rng.below(100)));
             tokio::select! {
                 biased;
                 () = gives_up => {}
@@ -216,7 +218,7 @@ pub async fn reader(world: World, name: &'static str) -> turmoil::Result {
 /// Reads ranges of closed ledgers through the gateway until the run is over.
 pub async fn gateway_reader(world: World, name: &'static str) -> turmoil::Result {
     let process = world.process(name);
-    let (gateway, rng) = (Gateway::connect(), &process.rng);
+    let (gateway, rng) = (Gateway, &process.rng);
     while !world.is_over() {
         world.pause(rng, 5..400).await;
         let mut ledgers = world.history.ledgers();
@@ -233,18 +235,11 @@ pub async fn gateway_reader(world: World, name: &'static str) -> turmoil::Result
     Ok(())
 }
 
-/// A way to the gateway.
-pub struct Gateway {
-    ledgers: LedgersClient<Channel>,
-}
+/// The way to the gateway from the host that runs. Each read has a connection of its own: one that has many behind it remembers
+/// streams that were reset for a second of real time, and a few of them, so that what it sends would depend on the machine.
+pub struct Gateway;
 
 impl Gateway {
-    /// From the host that runs.
-    pub fn connect() -> Self {
-        let ledgers = LedgersClient::new(channel(GATEWAY_ADDRESS));
-        Self { ledgers: ledgers.max_decoding_message_size(proto::GRPC_MESSAGE_BYTES_MAX) }
-    }
-
     /// Reads a range that is within a closed ledger. Only a failure to reach enough of the world is an excuse.
     pub async fn read(
         &self,
@@ -254,8 +249,10 @@ impl Gateway {
         tier: Tier,
         who: &str,
     ) -> Result<u64, String> {
+        // A lost message silences the connection for good, and nothing else tells.
         let reads = self.read_unbounded(world, ledger, range, tier, who);
-        world.within("read through the gateway", reads).await.unwrap_or_else(|| Err("told already".to_owned()))
+        let read = tokio::time::timeout(SILENCE, reads).await;
+        read.unwrap_or_else(|_| Err(format!("through the gateway: no answer within {SILENCE:?}")))
     }
 
     async fn read_unbounded(
@@ -281,7 +278,9 @@ impl Gateway {
         let mut next = range.start;
         let outcome = async {
             let requests = tokio_stream::wrappers::ReceiverStream::new(requests);
-            let mut answers = self.ledgers.clone().read_entries(requests).await?.into_inner();
+            let ledgers = LedgersClient::new(channel(GATEWAY_ADDRESS));
+            let mut ledgers = ledgers.max_decoding_message_size(proto::GRPC_MESSAGE_BYTES_MAX);
+            let mut answers = ledgers.read_entries(requests).await?.into_inner();
             while let Some(answer) = answers.message().await? {
                 let mut bytes = 0;
                 for entry in answer.entries {

@@ -123,6 +123,11 @@ impl History {
         self.lock().violations.clone()
     }
 
+    /// Whether nothing has happened that must not.
+    pub fn is_clean(&self) -> bool {
+        self.lock().violations.is_empty()
+    }
+
     pub fn counts(&self) -> Counts {
         self.lock().counts
     }

@@ -73,7 +73,7 @@ impl Orders {
 /// The judge's process: nothing is done to it.
 pub async fn run(world: World, orders: Orders) -> turmoil::Result {
     let process = world.process(JUDGE);
-    let reach = Reach { client: process.client(), gateway: Gateway::connect() };
+    let reach = Reach { client: process.client(), gateway: Gateway };
     loop {
         match orders.next().await {
             Order::Audit { gateway } => audit(&world, &reach, &process.rng, gateway).await,

@@ -18,10 +18,6 @@ use turmoil::net::{TcpListener, TcpStream};
 
 /// What a connection attempt to a silent peer costs.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// A message that is lost is not sent again by this network, so that a connection is silent from then on. Those who have no
-/// deadline of their own notice by this.
-const KEEPALIVE: Duration = Duration::from_secs(2);
-
 /// Opens connections from the host that runs.
 pub struct SimConnector;
 
@@ -77,16 +73,7 @@ impl Listener for SimListener {
 pub fn channel(address: &'static str) -> Channel {
     Endpoint::from_static("http://simulated")
         .connect_timeout(CONNECT_TIMEOUT)
-        .http2_keep_alive_interval(KEEPALIVE)
-        .keep_alive_timeout(KEEPALIVE)
         .connect_with_connector_lazy(Dialer(address))
-}
-
-/// A gRPC server that notices silent connections.
-pub fn server() -> tonic::transport::Server {
-    tonic::transport::Server::builder()
-        .http2_keepalive_interval(Some(KEEPALIVE))
-        .http2_keepalive_timeout(Some(KEEPALIVE))
 }
 
 #[derive(Clone)]

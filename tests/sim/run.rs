@@ -23,6 +23,8 @@ use crate::world::{BOOKIES, World};
 const TAIL_LINES: usize = 40;
 /// How much simulated time passes between two looks at the network.
 const TICK: Duration = Duration::from_millis(4);
+/// How often [`Plan::lag`] is wasted.
+const LAG_STEPS: u64 = 32;
 /// How long starting everything may take: an old registration ends by itself first.
 const START_LIMIT: Duration = Duration::from_secs(180);
 /// How long those who use the world may take to end what they do.
@@ -38,13 +40,15 @@ pub struct Plan {
     pub honesty: Honesty,
     /// Simulated time under faults.
     pub span: Duration,
+    /// Real time that is wasted now and then: nothing may depend on how fast the machine is.
+    pub lag: Duration,
 }
 
 impl Plan {
     /// The usual run of a seed.
     pub fn of(seed: u64) -> Self {
         let schedule = if seed % 3 == 2 { Schedule::ManyAway } else { Schedule::OneAway };
-        Self { seed, schedule, honesty: Honesty::Honest, span: Duration::from_secs(20) }
+        Self { seed, schedule, honesty: Honesty::Honest, span: Duration::from_secs(20), lag: Duration::ZERO }
     }
 }
 
@@ -113,12 +117,14 @@ fn panic_text(panic: &(dyn Any + Send)) -> &str {
 struct Running<'a> {
     sim: Sim<'a>,
     world: World,
+    lag: Duration,
+    steps: u64,
 }
 
 fn simulate(plan: Plan, world: &World) {
     let orders = Orders::default();
     let sim = build(plan, world, &orders);
-    let mut running = Running { sim, world: world.clone() };
+    let mut running = Running { sim, world: world.clone(), lag: plan.lag, steps: 0 };
     if !running.until("start", START_LIMIT, |running| running.all_serve()) {
         return;
     }
@@ -138,7 +144,9 @@ fn simulate(plan: Plan, world: &World) {
         return;
     }
 
-    running.judge(&orders, Order::ReadEverything("judge"));
+    if !running.judge(&orders, Order::ReadEverything("judge")) {
+        return;
+    }
     // What was true must be so after the power failed once more, for everyone.
     for node in world.nodes.iter() {
         running.restart(&node.name);
@@ -147,11 +155,12 @@ fn simulate(plan: Plan, world: &World) {
     world.gateway_serves.store(false, std::sync::atomic::Ordering::Relaxed);
     running.restart(GATEWAY);
     running.restart(OFFLOADER);
-    if !running.until("start again", START_LIMIT, |running| running.all_serve()) {
+    let judged = running.until("start again", START_LIMIT, |running| running.all_serve())
+        && running.judge(&orders, Order::ReadEverything("second judge"))
+        && running.judge(&orders, Order::TryOldWriters);
+    if !judged {
         return;
     }
-    running.judge(&orders, Order::ReadEverything("second judge"));
-    running.judge(&orders, Order::TryOldWriters);
     for node in world.nodes.iter() {
         node.stop.send_replace(true);
     }
@@ -209,15 +218,19 @@ fn build(plan: Plan, world: &World, orders: &Orders) -> Sim<'static> {
 }
 
 impl Running<'_> {
-    /// Lets every host run for a tick; false when one of them gave up, which is a violation.
+    /// Lets every host run for a tick; false when there is a violation, so that a trace ends where it went wrong.
     fn step(&mut self) -> bool {
+        self.steps += 1;
+        if self.steps.is_multiple_of(LAG_STEPS) && !self.lag.is_zero() {
+            std::thread::sleep(self.lag);
+        }
         self.world.trace.outside(None);
         let stepped = self.sim.step();
         self.world.trace.outside(Some(self.sim.elapsed()));
         if let Err(error) = &stepped {
             self.world.history.violation(9, format!("a host gave up: {error}"));
         }
-        stepped.is_ok()
+        self.world.history.is_clean()
     }
 
     /// Runs until something holds; false, and a violation, when it does not within `limit`.
@@ -240,9 +253,9 @@ impl Running<'_> {
         gateway && self.world.nodes.iter().all(|node| node.serves())
     }
 
-    fn judge(&mut self, orders: &Orders, order: Order) {
+    fn judge(&mut self, orders: &Orders, order: Order) -> bool {
         orders.give(order);
-        self.until("judge", JUDGE_LIMIT, |_| orders.are_done());
+        self.until("judge", JUDGE_LIMIT, |_| orders.are_done())
     }
 
     fn restart(&mut self, host: &str) {

@@ -14,31 +14,33 @@ use crate::trace::Trace;
 
 /// Seeds within which a broken disk must be found out.
 const SEEDS_MAX: u64 = 50;
+/// The invariants of what is stored; the others may break for lesser reasons.
+const PROMISES: [u8; 5] = [1, 2, 3, 5, 6];
 
-/// Runs seeds with a disk that lies until all these invariants were seen to be broken.
-fn find_out(honesty: Honesty, wanted: &[u8]) {
-    let mut found = BTreeSet::new();
+/// Runs seeds with a disk that lies until one of them loses what was promised.
+fn find_out(honesty: Honesty) {
     for seed in 0..SEEDS_MAX {
-        let outcome = run(Plan { seed, schedule: Schedule::ManyAway, honesty, span: Duration::from_secs(10) });
-        found.extend(outcome.violations.iter().map(|violation| violation.invariant));
-        if wanted.iter().all(|invariant| found.contains(invariant)) {
-            println!("{honesty:?}: found out by seed {seed}");
+        let span = Duration::from_secs(10);
+        let outcome = run(Plan { schedule: Schedule::ManyAway, honesty, span, ..Plan::of(seed) });
+        let broken: BTreeSet<u8> = outcome.violations.iter().map(|violation| violation.invariant).collect();
+        if broken.iter().any(|invariant| PROMISES.contains(invariant)) {
+            println!("{honesty:?}: seed {seed} breaks {broken:?}, first: {}", outcome.violations[0]);
             return;
         }
     }
-    panic!("{SEEDS_MAX} seeds of {honesty:?} broke only the invariants {found:?}");
+    panic!("{SEEDS_MAX} seeds of {honesty:?} lost nothing");
 }
 
-/// Without `fdatasync`, acknowledged entries are lost, and so are fences.
+/// Without `fdatasync`, acknowledged entries and fences are lost.
 #[test]
 fn a_disk_without_file_syncs_is_found_out() {
-    find_out(Honesty::NoFileSync, &[1, 5]);
+    find_out(Honesty::NoFileSync);
 }
 
 /// Without directory syncs, whole segments are lost.
 #[test]
 fn a_disk_without_directory_syncs_is_found_out() {
-    find_out(Honesty::NoDirSync, &[1]);
+    find_out(Honesty::NoDirSync);
 }
 
 /// A ledger with three entries, of which two are acknowledged.

@@ -10,13 +10,17 @@ use cold::ObjectReader;
 use common::budget::ByteBudget;
 use common::rng::Rng;
 use config::{ByteSize, Span};
-use ledger::{ColdRecord, LedgerId, LedgerMetadata};
+use ledger::{ColdRecord, EntryId, LedgerId, LedgerMetadata, Password};
 use metadata::layout::{ledgers_root, parse_ledger_key};
 use metadata::{Cluster, FaultRates, FaultyStore, InstanceId, Ledgers, MetadataStore as _, WatchEvent};
-use offloader::{ClientSource, GatewayProbe, Offloader, OffloaderConfig, OffloaderParts, Step, StepObserver, Verdict};
+use offloader::{
+    ClientSource, GatewayProbe, Offloader, OffloaderConfig, OffloaderParts, Probed, ReleaseProbe, Step, StepObserver,
+    Verdict,
+};
 use read_gateway::{GatewayConfig, GatewayParts, LedgersService};
+use tonic::transport::Server;
 
-use crate::net::{SimListener, channel, server};
+use crate::net::{SimListener, channel};
 use crate::store;
 use crate::world::{World, store_options};
 
@@ -53,7 +57,7 @@ pub async fn offloader_host(world: World) -> turmoil::Result {
         cold: process.cold(),
         instance_id: process.instance().await,
         entries: Arc::new(ClientSource::new(process.client())),
-        probe: Arc::new(GatewayProbe::over(channel(GATEWAY_ADDRESS))),
+        probe: Arc::new(Probe),
         clock: process.clock.clone(),
         rng: process.rng.fork(),
         budget: ByteBudget::new("offloader", 128 << 20),
@@ -77,6 +81,21 @@ pub async fn offloader_host(world: World) -> turmoil::Result {
     let cause = process.tasks.failed().await;
     world.history.violation(9, format!("offloader: {cause}"));
     Ok(())
+}
+
+/// Asks the gateway over a new connection each time, as [`Gateway`](crate::actors::Gateway) does, and for its reason.
+struct Probe;
+
+#[async_trait]
+impl ReleaseProbe for Probe {
+    async fn read_cold(
+        &self,
+        ledger: LedgerId,
+        entry: EntryId,
+        password: Option<&Password>,
+    ) -> Result<Probed, offloader::Error> {
+        GatewayProbe::over(channel(GATEWAY_ADDRESS)).read_cold(ledger, entry, password).await
+    }
 }
 
 /// Takes its time around every step, so that a crash can come between any two.
@@ -111,12 +130,16 @@ pub async fn gateway_host(world: World) -> turmoil::Result {
         budget: ByteBudget::new("gateway", 256 << 20),
         tasks: process.tasks.clone(),
     };
-    let config =
-        GatewayConfig { read_timeout: Span::secs(5), memory_timeout: Span::secs(5), ..GatewayConfig::default() };
+    let config = GatewayConfig {
+        read_timeout: Span::secs(5),
+        memory_timeout: Span::secs(5),
+        session_idle: Span::secs(5),
+        ..GatewayConfig::default()
+    };
     let service = LedgersService::new(parts, config);
     let listener = SimListener::bind(GATEWAY, GATEWAY_PORT).await?;
     world.gateway_serves.store(true, Ordering::Relaxed);
-    server().add_service(service.into_server()).serve_with_incoming(listener.into_stream()).await?;
+    Server::builder().add_service(service.into_server()).serve_with_incoming(listener.into_stream()).await?;
     Ok(())
 }
 
