@@ -51,7 +51,7 @@ const STOP_DEADLINE: Duration = Duration::from_secs(20);
 /// When store, offloader or gateway fail, or entries do not come back as they were written.
 pub fn run(plan: &Plan) -> Result<Vec<Row>> {
     let (wanted, entries) = plan.scale.pick((5, 512 << 10), (3, 192 << 10), (1, 4 << 10));
-    plan.say(format!("cold-read: settle a ledger of {} MiB", entries * ENTRY_BYTES as u64 >> 20));
+    plan.say(format!("cold-read: settle a ledger of {} MiB", (entries * ENTRY_BYTES as u64) >> 20));
     let world = World::make(plan, entries)?;
     let mut common = Vec::new();
     if let Some(server) = &world.server {
