@@ -23,11 +23,21 @@ use crate::timing::{latencies, quantile_ms};
 /// What P2 asks for.
 const THROUGHPUT_SHARE_MIN: f64 = 0.90;
 const PER_CORE_MIN: f64 = 300_000.0;
+/// From which share of the machine's cores on a run counts as bound by the processor.
+const CPU_BOUND_SHARE_MIN: f64 = 0.90;
 /// What P1 asks for: a latency of 2.1 times the raw one, where one sync is in flight.
 const LATENCY_TIMES_MAX: f64 = 2.1;
 const MIB: f64 = (1 << 20) as f64;
 
 const PER_CORE: &str = "entries per second and core of the bookie";
+const BOOKIE_CORES: &str = "cores of the bookie";
+const LOAD_CORES: &str = "cores of the load generator";
+
+/// Whether P2 is met: near the machine's limit, or held up by nothing but the processor and frugal with that.
+fn throughput_met(ratio: f64, per_core: f64, cores_used: f64, cores: usize) -> bool {
+    let cpu_bound = cores_used >= CPU_BOUND_SHARE_MIN * cores as f64;
+    ratio >= THROUGHPUT_SHARE_MIN || (cpu_bound && per_core >= PER_CORE_MIN)
+}
 
 struct Sizes {
     /// Pairs at full speed, and the time of each.
@@ -81,10 +91,10 @@ pub fn run(plan: &Plan) -> Result<Vec<Row>> {
             limit_is: "the journal's own groups of the same run written raw: same sizes, one sync each, one in flight",
         };
         rows.extend(Row::of(head, &pairs, plan.scale, |pair, ratio| {
-            let per_core = pair.fact(PER_CORE);
+            let cores_used = pair.fact(BOOKIE_CORES) + pair.fact(LOAD_CORES);
             Some(Target {
-                text: "≥ 0.90 of the limit, or ≥ 300,000 entries/s a core".to_owned(),
-                met: ratio >= THROUGHPUT_SHARE_MIN || per_core >= PER_CORE_MIN,
+                text: "≥ 0.90 of the limit, or CPU-bound at ≥ 300,000 entries/s a core".to_owned(),
+                met: throughput_met(ratio, pair.fact(PER_CORE), cores_used, machine_cores()),
             })
         }));
     }
@@ -126,8 +136,8 @@ fn throughput_pair(plan: &Plan, entry_bytes: usize, speed: &FullSpeed, written: 
     let facts = vec![
         fact("entries per second", stretch.entries as f64 / seconds, "1/s"),
         fact(PER_CORE, stretch.entries as f64 / node.max(1e-9), "1/s"),
-        fact("cores of the bookie", node / seconds, "cores"),
-        fact("cores of the load generator", load / seconds, "cores"),
+        fact(BOOKIE_CORES, node / seconds, "cores"),
+        fact(LOAD_CORES, load / seconds, "cores"),
         fact("groups per second", groups.len() as f64 / seconds, "1/s"),
         fact("mean group", group_bytes / groups.len().max(1) as f64 / 1024.0, "KiB"),
         fact("journal bytes per payload byte", group_bytes / payload_bytes.max(1.0), ""),
@@ -137,6 +147,10 @@ fn throughput_pair(plan: &Plan, entry_bytes: usize, speed: &FullSpeed, written: 
     // A group at either end belongs to the stretch in part: its bytes may count for the product and not for the raw run, never the other way.
     let limit = payload_bytes.max(group_bytes * share_of_payload(entry_bytes)) / raw.elapsed.as_secs_f64() / MIB;
     Ok(Pair { value: payload_bytes / seconds / MIB, limit, facts })
+}
+
+fn machine_cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// The part of a full group that is payload.
@@ -228,5 +242,18 @@ impl Turns {
             fact("lateness of the load generator itself p99", quantile_ms(&self.lateness, 0.99), "ms"),
         ];
         Pair { value, limit, facts }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_idle_bookie_far_from_the_limit_has_not_met_p2() {
+        assert!(throughput_met(0.95, 0.0, 0.5, 2), "near the limit");
+        assert!(throughput_met(0.30, 310_000.0, 1.9, 2), "the processor is all used, and well");
+        assert!(!throughput_met(0.30, 321_000.0, 0.6, 2), "it waits for something else");
+        assert!(!throughput_met(0.30, 200_000.0, 2.0, 2), "it takes too much of the processor");
     }
 }

@@ -36,6 +36,12 @@ impl Report {
         if self.entries == 0 {
             found.push("nothing was acknowledged".to_owned());
         }
+        if self.read_meanwhile.hot + self.read_meanwhile.cold == 0 {
+            found.push("nothing was read while processes died".to_owned());
+        }
+        if self.recovered == 0 {
+            found.push("no ledger was closed by recovery, though a gateway was killed under its writers".to_owned());
+        }
         for (number, read) in (1..).zip(&self.read_back) {
             let read = read.hot + read.cold;
             if read != self.entries {
@@ -85,7 +91,7 @@ impl Report {
         let unknown = if found.unknown == 0 {
             String::new()
         } else {
-            format!(" ({} more were created, but the answer was lost; they hold nothing)", found.unknown)
+            format!(" ({} more were created, but the answer was lost)", found.unknown)
         };
         rows.extend([
             (
@@ -190,10 +196,12 @@ mod tests {
     #[test]
     fn what_is_missing_fails_it() {
         type Spoil = fn(&mut Report);
-        let cases: [(Spoil, &str); 4] = [
+        let cases: [(Spoil, &str); 6] = [
             (|report| report.entries = 11, "11 entries were acknowledged, gateway-1 gave 10"),
             (|report| report.found.objects = 1, "1 objects are named"),
             (|report| report.kills[Phase::Etcd as usize] = 0, "no etcd was killed"),
+            (|report| report.read_meanwhile = Compared { hot: 0, cold: 0 }, "nothing was read while processes died"),
+            (|report| report.recovered = 0, "no ledger was closed by recovery"),
             (|report| report.found = Found::default(), "no ledger was settled"),
         ];
         for (spoil, why) in cases {
