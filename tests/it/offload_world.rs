@@ -284,14 +284,21 @@ impl World {
             .await
             .unwrap_or_else(|error| panic!("{what}: {error}"));
         let reader = ObjectReader::open(direct, self.instance.as_str(), self.ledger, &cold).await.unwrap();
+        let mut counted = 0;
         for group in 0..reader.row_groups().len() {
             let rows = reader.read_group(group).await.unwrap();
             let range = rows.first()..rows.last().next();
             for (row, entry) in rows.rows(range.clone()).zip(self.expected(&range)) {
                 assert_eq!(row.unwrap().to_entry().as_ref(), Some(entry), "{what}");
+                counted += 1;
             }
         }
-        assert_eq!(reader.entries(), self.entries.len() as u64, "{what}");
+        let written = self.entries.len() as u64;
+        assert_eq!(
+            (counted, reader.entries()),
+            (written, written),
+            "{what}: rows read, entries that the object declares"
+        );
         let condemned = self.attempts.list_abandoned(None, 100).await.unwrap();
         Outcome { tries, key, condemned: condemned.into_iter().map(|record| record.attempt.key).collect() }
     }

@@ -9,7 +9,7 @@ use crate::members;
 use crate::run::Counts;
 
 /// The variable that names the file in which tests note what they skip.
-const SKIPS: &str = "THERMOCLINE_SKIPS";
+pub(crate) const SKIPS: &str = "THERMOCLINE_SKIPS";
 
 /// Runs the lanes; stops at the first that fails.
 pub(crate) fn run(root: &Path, selection: Selection) -> Result<(), String> {
@@ -45,7 +45,7 @@ pub(crate) fn run(root: &Path, selection: Selection) -> Result<(), String> {
 }
 
 /// The lanes named in the skips file, each once.
-fn noted_skips(text: &str) -> Vec<String> {
+pub(crate) fn noted_skips(text: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for line in text.lines() {
         let Some(rest) = line.trim().strip_prefix("SKIPPED lane=") else { continue };

@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
+use crate::ci;
 use crate::members::{self, Member};
 use crate::run::{self, Counts};
 use crate::tidy;
@@ -12,6 +13,8 @@ use crate::tidy;
 const SIMULATION: &str = "sim";
 /// The one that kills processes; it has a lane of its own too.
 const CRASH: &str = "crash";
+/// One after the other, so that each kind of kill has the machine to itself, and with their counts shown.
+const CRASH_TESTS: &str = "test --workspace --locked --test crash -- --nocapture --test-threads 1";
 /// The variable that names the file in which the crash tests leave their counts.
 const CRASH_COUNTS: &str = "THERMOCLINE_CRASH_COUNTS";
 
@@ -99,7 +102,7 @@ fn simulation(context: &Context<'_>, counts: &mut Counts) -> Result<Outcome, Str
 }
 
 fn crash_lane(context: &Context<'_>, counts: &mut Counts) -> Result<Outcome, String> {
-    context.cargo("test --workspace --locked --test crash", &[], counts)
+    context.cargo(CRASH_TESTS, &[], counts)
 }
 
 impl Context<'_> {
@@ -136,10 +139,12 @@ pub(crate) fn simulate(root: &Path, options: &[&str]) -> Result<(), String> {
     context.cargo(seeds, &[], &mut counts).map(|_| ())
 }
 
-/// `crash [--rounds N] [--seed S]`: the crash tests one after the other, with what they did in the last line.
+/// `crash [--rounds N] [--seed S]`: the crash tests one after the other; what they did and what they skipped in the last lines.
 pub(crate) fn crash(root: &Path, options: &[&str]) -> Result<(), String> {
     let counts_file = std::env::temp_dir().join(format!("thermocline-crash-{}", std::process::id()));
-    let mut variables = vec![(CRASH_COUNTS, counts_file.display().to_string())];
+    let skips_file = counts_file.with_extension("skips");
+    let mut variables =
+        vec![(CRASH_COUNTS, counts_file.display().to_string()), (ci::SKIPS, skips_file.display().to_string())];
     for pair in options.chunks(2) {
         let (name, wanted) = match pair.first() {
             Some(&"--rounds") => ("CRASH_ROUNDS", "a number of rounds"),
@@ -151,12 +156,21 @@ pub(crate) fn crash(root: &Path, options: &[&str]) -> Result<(), String> {
         variables.push((name, value.to_string()));
     }
     let context = Context { root, members: members::read(root)?, variables };
-    let words = "test --workspace --locked --test crash -- --nocapture --test-threads 1";
-    let done = context.cargo(words, &[], &mut Counts::default());
+    let done = context.cargo(CRASH_TESTS, &[], &mut Counts::default());
     let told = std::fs::read_to_string(&counts_file).unwrap_or_default();
-    let _ = std::fs::remove_file(&counts_file);
+    let skips = ci::noted_skips(&std::fs::read_to_string(&skips_file).unwrap_or_default());
+    for file in [&counts_file, &skips_file] {
+        let _ = std::fs::remove_file(file);
+    }
     done?;
     println!("{told}");
+    for skip in &skips {
+        println!("skipped: {skip}");
+    }
+    // Who asks for rounds gets them, or hears that there were none.
+    if !skips.is_empty() && options.contains(&"--rounds") {
+        return Err(format!("rounds were asked for and not all could run: {}", skips.join("; ")));
+    }
     Ok(())
 }
 

@@ -25,7 +25,7 @@ cargo xtask <command>
 
 A test that must skip a lane (a tool is missing) appends a line to the file named by THERMOCLINE_SKIPS, if that is set:
   SKIPPED lane=<name> reason=<text>
-`ci` and `test` set it and report these lines in their last lines.
+`ci`, `test` and `crash` set it and report these lines in their last lines.
 ";
 
 fn main() -> ExitCode {

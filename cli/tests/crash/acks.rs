@@ -11,6 +11,8 @@ use bytes::Bytes;
 use common::rng::Rng;
 use sha2::{Digest as _, Sha256};
 
+use crate::eventually;
+
 /// What was promised of one ledger.
 #[derive(Debug, Clone, Default)]
 pub struct Promises {
@@ -74,6 +76,16 @@ impl AckLog {
     /// All ledgers with their promises.
     pub fn ledgers(&self) -> BTreeMap<u64, Promises> {
         self.lock().ledgers.clone()
+    }
+
+    /// Entries acknowledged so far, in all ledgers.
+    pub fn acknowledged(&self) -> u64 {
+        self.lock().ledgers.values().map(|promises| promises.acked.len() as u64).sum()
+    }
+
+    /// Waits until more entries are acknowledged than `before`: those who serve take work.
+    pub async fn more_than(&self, before: u64) {
+        eventually("more entries are acknowledged", async || self.acknowledged() > before).await;
     }
 
     pub fn created(&self, ledger: u64) {

@@ -18,6 +18,7 @@ use tokio::task::JoinHandle;
 
 use crate::acks::AckLog;
 use crate::calls::Calls;
+use crate::counts::{FLOOR, Since};
 use crate::folder::Folder;
 use crate::process::{self, Process, Spec};
 use crate::standalone::{BOOKIE_SETS, OFFLOADER_SETS, POLICY_SETS, all_released, cold_store, join};
@@ -30,8 +31,14 @@ const ROUNDS_OF_A_FOLDER: usize = 4;
 const BOOKIES: usize = 3;
 const GATEWAYS: usize = 2;
 const LOAD: Load = Load { entries_max: 250, batch_max: 32 };
-/// Short leases: whoever died is missed soon.
-const TTL: &str = "2s";
+/// A short lease: the attempts of an offloader that died go to the next one soon.
+const OWNER_TTL: &str = "2s";
+/// A bookie that comes back waits until the registration of the one that was killed has lapsed.
+const SHORT_REGISTRATION: &str = "bookie.registration_ttl=3s";
+/// Where no bookie is killed a busy machine may not let its registration lapse.
+const LONG_REGISTRATION: &str = "bookie.registration_ttl=10s";
+/// Kinds of processes that are killed in turn: bookies, the offloader, gateways.
+const KINDS: u64 = 3;
 
 /// A process of a role with how it is started, always at the address it got first.
 struct Member {
@@ -82,7 +89,7 @@ struct Site {
 
 impl Site {
     /// A cluster whose offloader follows `policy`; it is not started yet when that is `None`.
-    async fn new(about: String, seed: u64, policy: &[&str]) -> Self {
+    async fn new(about: String, seed: u64, registration: &str, policy: &[&str]) -> Self {
         let etcd = Etcd::start().await.unwrap();
         let uri = etcd.uri("");
         let folder = Folder::new(about);
@@ -94,9 +101,8 @@ impl Site {
             .map(|number| {
                 let id = format!("bookie-{number}");
                 let dir = folder.join(&id).display().to_string();
-                let ttl = format!("bookie.registration_ttl={TTL}");
                 let arguments = ["bookie", "--id", &id, "--dir", &dir, "--metadata", &uri];
-                Member::new("bookie", log(id.clone()), &arguments, &[BOOKIE_SETS, &[&ttl]])
+                Member::new("bookie", log(id.clone()), &arguments, &[BOOKIE_SETS, &[registration]])
             })
             .collect();
         let mut gateways: Vec<Member> = (1..=GATEWAYS)
@@ -106,7 +112,7 @@ impl Site {
                 Member::new("gateway", log(id.clone()), &arguments, &[])
             })
             .collect();
-        let ttl = format!("offloader.owner_ttl={TTL}");
+        let ttl = format!("offloader.owner_ttl={OWNER_TTL}");
         let arguments = ["offloader", "--metadata", &uri, "--cold", &cold];
         let offloader =
             Member::new("offloader", log("offloader".to_owned()), &arguments, &[OFFLOADER_SETS, policy, &[&ttl]]);
@@ -158,9 +164,10 @@ async fn processes_of_a_cluster_are_killed_while_work_goes_on() {
         return;
     }
     let (seed, rounds) = (seed(), rounds(50, 3));
+    let since = Since::now();
     for first in (0..rounds).step_by(ROUNDS_OF_A_FOLDER) {
         let about = format!("cluster, round {first} and those after it, CRASH_SEED={seed}");
-        let mut site = Site::new(about, seed.wrapping_add(first), POLICY_SETS).await;
+        let mut site = Site::new(about, seed.wrapping_add(first), SHORT_REGISTRATION, POLICY_SETS).await;
         site.offloader.start(&[]);
         for round in first..rounds.min(first + ROUNDS_OF_A_FOLDER as u64) {
             let rng = Rng::seeded(seed.wrapping_add(round));
@@ -171,6 +178,13 @@ async fn processes_of_a_cluster_are_killed_while_work_goes_on() {
         site.all_released().await;
         let named = site.check().await;
         outsider::check(&site.folder.join("cold"), &named, &site.acks);
+    }
+    if rounds > 0 {
+        since.assert_counted(FLOOR);
+    }
+    if rounds >= KINDS {
+        let kills = ["bookie", "offloader", "gateway"].map(|name| format!("kills of {name} amid appends and reads"));
+        since.assert_counted(&kills.each_ref().map(String::as_str));
     }
     counts::tell();
 }
@@ -189,9 +203,9 @@ async fn one_round(site: &mut Site, round: u64, rng: &Rng) {
         tasks.push(tokio::spawn(writers::read(calls, acks, rng.fork(), until.clone())));
     }
     let (calls, acks) = (site.offloader.calls(), site.acks.clone());
-    tasks.push(tokio::spawn(writers::offload(calls, acks, rng.fork(), until)));
+    tasks.push(tokio::spawn(writers::offload(calls, acks.clone(), rng.fork(), until)));
     // One of each in three rounds, and one more at random: at most one of a kind is down at a time.
-    for kind in [round % 3, rng.below(3)] {
+    for kind in [round % KINDS, rng.below(KINDS)] {
         let member = match kind {
             0 => &mut site.bookies[rng.below(BOOKIES as u64) as usize],
             1 => &mut site.offloader,
@@ -204,6 +218,7 @@ async fn one_round(site: &mut Site, round: u64, rng: &Rng) {
         member.kill9();
         pause(rng, 400).await;
         member.start(&[]);
+        acks.more_than(acks.acknowledged()).await;
     }
     pause(rng, 300).await;
     over.send_replace(true);
@@ -222,7 +237,8 @@ async fn the_offloader_is_killed_before_and_after_every_step() {
     }
     let seed = seed();
     let quick = ["offloader.settle_after=0s", "offloader.hot_retention=0s"];
-    let mut site = Site::new(format!("every step of the offloader, CRASH_SEED={seed}"), seed, &quick).await;
+    let about = format!("every step of the offloader, CRASH_SEED={seed}");
+    let mut site = Site::new(about, seed, LONG_REGISTRATION, &quick).await;
     let mut killed = BTreeSet::new();
     for step in Step::ALL {
         for when in When::ALL {

@@ -15,6 +15,7 @@ use tokio::task::JoinHandle;
 
 use crate::acks::AckLog;
 use crate::calls::Calls;
+use crate::counts::{FLOOR, Since};
 use crate::folder::Folder;
 use crate::process::{self, Process, Spec};
 use crate::writers::{self, Load, Until};
@@ -126,6 +127,7 @@ pub async fn join(tasks: Vec<JoinHandle<()>>) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_standalone_node_is_killed_at_random_moments() {
     let (seed, rounds) = (seed(), rounds(50, 4));
+    let since = Since::now();
     let mut site: Option<Site> = None;
     for round in 0..rounds {
         let rng = Rng::seeded(seed.wrapping_add(round));
@@ -141,6 +143,9 @@ async fn the_standalone_node_is_killed_at_random_moments() {
         }
         counts::add("rounds standalone", 1);
     }
+    if rounds > 0 {
+        since.assert_counted(FLOOR);
+    }
     counts::tell();
 }
 
@@ -150,6 +155,7 @@ async fn one_round(site: &Site, rng: &Rng) {
     }
     let node = site.start(&[]);
     let calls = Calls::to(&node.endpoint());
+    let before = site.acks.acknowledged();
     let (over, told) = watch::channel(false);
     let until = Until(told);
     let mut tasks: Vec<JoinHandle<()>> = (0..WRITERS)
@@ -158,6 +164,7 @@ async fn one_round(site: &Site, rng: &Rng) {
     tasks.push(tokio::spawn(writers::read(calls.clone(), site.acks.clone(), rng.fork(), until.clone())));
     tasks.push(tokio::spawn(writers::offload(calls, site.acks.clone(), rng.fork(), until)));
     tokio::time::sleep(Duration::from_millis(50 + rng.below(1500))).await;
+    site.acks.more_than(before).await;
     node.kill9();
     over.send_replace(true);
     join(tasks).await;

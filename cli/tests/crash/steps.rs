@@ -66,7 +66,18 @@ async fn the_node_is_killed_before_and_after_every_step() {
 
 /// Writes and closes a ledger.
 pub async fn written(acks: &AckLog, calls: &mut Calls, entries: u64) -> u64 {
-    let ledger = calls.create().await.unwrap();
+    let mut created = None;
+    // Registrations may lapse on a busy machine, and come back.
+    eventually("enough bookies are registered for a ledger", async || match calls.create().await {
+        Ok(ledger) => {
+            created = Some(ledger);
+            true
+        }
+        Err(status) if status.code() == tonic::Code::Unavailable => false,
+        Err(status) => panic!("create a ledger: {status}"),
+    })
+    .await;
+    let ledger = created.expect("it was created");
     acks.created(ledger);
     let mut appends = calls.append(ledger).await.unwrap();
     let mut next = 0;

@@ -158,11 +158,9 @@ pub async fn records(store: Arc<dyn MetadataStore>, cold: &ColdStore, log: &AckL
         after = Some(*last);
         for (id, record) in page {
             let Some(promises) = promised.get(&id.get()) else { continue };
-            if let Some(last_entry) = record.metadata.is_closed().then(|| record.metadata.last_entry()) {
-                assert!(
-                    last_entry.map_or(0, |last| last.get() + 1) >= promises.least_end(),
-                    "ledger {id}: its record ends too early"
-                );
+            let end = record.metadata.last_entry().map_or(0, |last| last.get() + 1);
+            if record.metadata.is_closed() {
+                assert!(end >= promises.least_end(), "ledger {id}: its record ends too early");
             }
             let Some(named) = ColdRecord::from_metadata(&record.metadata).unwrap() else {
                 assert!(promises.object.is_none(), "ledger {id} was settled and its record names no object");
@@ -179,7 +177,7 @@ pub async fn records(store: Arc<dyn MetadataStore>, cold: &ColdStore, log: &AckL
             );
             let reader = ObjectReader::open(cold, instance.as_str(), id, &named).await;
             let reader = reader.unwrap_or_else(|error| panic!("ledger {id}: object {key}: {error}"));
-            read_object(&reader, log, id.get()).await;
+            read_object(&reader, log, id.get(), end).await;
         }
     }
     counts::add("settled ledgers checked", named_objects.len() as u64);
@@ -188,7 +186,8 @@ pub async fn records(store: Arc<dyn MetadataStore>, cold: &ColdStore, log: &AckL
     named_objects
 }
 
-async fn read_object(reader: &ObjectReader, log: &AckLog, ledger: u64) {
+/// Every row of an object, counted: as many as the ledger's record says it has entries.
+async fn read_object(reader: &ObjectReader, log: &AckLog, ledger: u64, end: u64) {
     let mut next = 0;
     for group in 0..reader.row_groups().len() {
         let group = reader.read_group(group).await.unwrap();
@@ -203,6 +202,6 @@ async fn read_object(reader: &ObjectReader, log: &AckLog, ledger: u64) {
             next += 1;
         }
     }
-    assert_eq!(next, reader.entries(), "ledger {ledger}");
+    assert_eq!((next, reader.entries()), (end, end), "ledger {ledger}: rows read, entries that its object declares");
     counts::add("entries read back, objects", next);
 }

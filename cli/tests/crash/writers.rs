@@ -1,16 +1,21 @@
 //! The load: writers that keep the acknowledgement log, readers that check what it promises, and orders to offload.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::rng::Rng;
 use proto::v1::Tier;
 use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
 use tonic::{Code, Status};
 
 use crate::acks::AckLog;
 use crate::calls::Calls;
 use crate::{counts, sweep};
+
+/// How long a range may refuse to be read: far longer than anybody is down.
+const READ_DEADLINE: Duration = Duration::from_secs(30);
 
 /// What writers do.
 #[derive(Clone, Copy)]
@@ -57,9 +62,9 @@ impl Drop for UnderWay {
     }
 }
 
-/// Waits a little for a moment at which appends and reads are under way, and says whether it is one.
+/// Waits for a moment at which appends and reads are under way, and says whether it is one.
 pub async fn amid_work() -> bool {
-    for _ in 0..2_000 {
+    for _ in 0..10_000 {
         if APPENDS.load(Ordering::SeqCst) > 0 && READS.load(Ordering::SeqCst) > 0 {
             return true;
         }
@@ -118,23 +123,39 @@ pub async fn read(mut calls: Calls, log: AckLog, rng: Rng, until: Until) {
         if known.is_empty() {
             continue;
         }
-        let (ledger, promises) = &known[rng.below(known.len() as u64) as usize];
+        let (ledger, promises) = known[rng.below(known.len() as u64) as usize].clone();
         let from = rng.below(promises.acked.len() as u64);
         let to = (from + 1 + rng.below(100)).min(promises.acked.len() as u64);
+        read_range(&mut calls, &log, ledger, from..to, &until).await;
+    }
+}
+
+/// Reads a range until it comes, whoever is killed meanwhile: another one in its place would excuse its loss.
+async fn read_range(calls: &mut Calls, log: &AckLog, ledger: u64, range: Range<u64>, until: &Until) {
+    let begun = Instant::now();
+    loop {
         let under_way = UnderWay::begin(&READS);
-        let read = calls.read(*ledger, from, Some(to), Tier::Unspecified).await;
+        let read = calls.read(ledger, range.start, Some(range.end), Tier::Unspecified);
+        let read = timeout(READ_DEADLINE, read).await;
         drop(under_way);
-        match read {
-            Ok(entries) => sweep::check_entries("a read under load", &log, *ledger, from, to, &entries),
-            Err(status) => {
-                // The confirmed end of a ledger whose writer died is found by whoever closes it.
-                let is_open = promises.closed.is_none();
-                let unknown_end = is_open && status.code() == Code::OutOfRange;
-                if !unknown_end {
-                    until.after("read", &status).await;
-                }
+        let status = match read {
+            Ok(Ok(entries)) => {
+                return sweep::check_entries("a read under load", log, ledger, range.start, range.end, &entries);
             }
+            Ok(Err(status)) => status,
+            Err(_) => panic!("ledger {ledger} {range:?}: a read has no answer within {READ_DEADLINE:?}"),
+        };
+        // The confirmed end of a ledger whose writer died is found by whoever closes it.
+        let is_open = log.ledgers()[&ledger].closed.is_none();
+        if is_open && status.code() == Code::OutOfRange {
+            return;
         }
+        until.after("read", &status).await;
+        if until.is_over() {
+            return;
+        }
+        let waited = begun.elapsed();
+        assert!(waited < READ_DEADLINE, "ledger {ledger} {range:?}: not readable for {waited:?}: {status:?}");
     }
 }
 

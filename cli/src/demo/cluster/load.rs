@@ -318,11 +318,6 @@ impl Load {
                 continue;
             };
             let side = self.rng.below(self.endpoints.len() as u64) as usize;
-            let Ok(remote) = self.connect(side).await else {
-                Tallies::add(&self.tallies.read_retries, 1);
-                sleep(RETRY).await;
-                continue;
-            };
             // Of an open ledger another gateway knows less than its writer: what it gives must be right all the same.
             let (from, to) = match known.closed_at {
                 None => (0, None),
@@ -331,26 +326,43 @@ impl Load {
                     (from, Some(from + 1 + self.rng.below((known.acknowledged - from).min(200))))
                 }
             };
-            let read = read_back(&remote, &self.acks, known.ledger, from, to);
-            match timeout(ANSWER_DEADLINE, read).await {
+            self.read_range(side, known.ledger, from, to).await?;
+            sleep(PACE).await;
+        }
+        Ok(())
+    }
+
+    /// Reads a range through one gateway until it comes, whatever is down meanwhile: another one in its place would excuse its
+    /// loss.
+    async fn read_range(&self, side: usize, ledger: u64, from: u64, to: Option<u64>) -> Result<(), Fault> {
+        let begun = Instant::now();
+        while !self.stop.is_stopping() {
+            let read = async {
+                let remote = self.connect(side).await.map_err(ReadFault::Refused)?;
+                read_back(&remote, &self.acks, ledger, from, to).await
+            };
+            let cause = match timeout(ANSWER_DEADLINE, read).await {
                 Ok(Ok(read)) => {
                     Tallies::add(&self.tallies.read_hot, read.hot);
                     Tallies::add(&self.tallies.read_cold, read.cold);
-                    sleep(PACE).await;
+                    return Ok(());
                 }
                 Ok(Err(ReadFault::Violation(violation))) => return Err(Fault::failed(violation)),
-                Ok(Err(ReadFault::Refused(cause))) => {
-                    tracing::info!(ledger = known.ledger, cause, "a read is tried again");
-                    Tallies::add(&self.tallies.read_retries, 1);
-                    sleep(RETRY).await;
-                }
+                Ok(Err(ReadFault::Refused(cause))) => cause,
                 Err(_) => {
                     return Err(Fault::failed(format!(
-                        "a read of ledger {} had no answer within {ANSWER_DEADLINE:?}",
-                        known.ledger
+                        "a read of ledger {ledger} had no answer within {ANSWER_DEADLINE:?}"
                     )));
                 }
+            };
+            if begun.elapsed() > ANSWER_DEADLINE {
+                return Err(Fault::failed(format!(
+                    "ledger {ledger} could not be read from entry {from} within {ANSWER_DEADLINE:?}: {cause}"
+                )));
             }
+            tracing::info!(ledger, cause, "a read is tried again");
+            Tallies::add(&self.tallies.read_retries, 1);
+            sleep(RETRY).await;
         }
         Ok(())
     }
