@@ -81,7 +81,10 @@ impl Health {
         let (id, state) = (bookie.id().clone(), bookie.watch_state());
         self.read_only_when(move || match &*state.borrow() {
             BookieState::Writable => None,
-            BookieState::ReadOnly { reason, .. } => Some(format!("{id} takes no entries: {reason}")),
+            BookieState::ReadOnly { reason, for_good } => {
+                let until = if *for_good { "; only a restart ends this" } else { "" };
+                Some(format!("{id} takes no entries: {reason}{until}"))
+            }
         });
     }
 
@@ -150,7 +153,7 @@ impl Condition {
     pub fn why(&self) -> String {
         match self {
             Self::Starting => "the role is being started and does not serve yet".to_owned(),
-            Self::Ready => "everything is served".to_owned(),
+            Self::Ready => "the role serves (metadata and the object store are not asked for this answer)".to_owned(),
             Self::ReadOnly { reasons } => {
                 format!("what is stored is served, entries are not taken: {}", reasons.join("; "))
             }

@@ -11,6 +11,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::{Probed, ReleaseProbe};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 const DOING: &str = "read through the gateway from";
 
 /// Reads through a gateway's gRPC front, as its readers do. Cheap to clone.
@@ -30,7 +32,14 @@ impl GatewayProbe {
             Error::new(ErrorKind::Config, format!("use gateway endpoint {endpoint:?}: write it as http://host:port"))
                 .caused_by(error)
         })?;
-        Ok(Self::over(endpoint.connect_timeout(CONNECT_TIMEOUT).connect_lazy()))
+        Ok(Self::over(
+            endpoint
+                .connect_timeout(CONNECT_TIMEOUT)
+                // A gateway that vanished without a word must not hold the connection until TCP gives up.
+                .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+                .keep_alive_timeout(KEEPALIVE_TIMEOUT)
+                .connect_lazy(),
+        ))
     }
 
     /// A probe over a connection that exists.

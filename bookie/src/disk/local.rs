@@ -250,7 +250,10 @@ fn probe_direct(dir: &Path) -> io::Result<bool> {
     match File::create(&path) {
         Ok(_) => {}
         // What is stored is served all the same, and the page cache takes every write.
-        Err(error) if error.kind() == io::ErrorKind::StorageFull => return Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::StorageFull => {
+            tracing::warn!(dir = %dir.display(), "no space to find out whether direct writes work: the page cache is used until the next start");
+            return Ok(false);
+        }
         Err(error) => return Err(error),
     }
     let direct = open_direct(&path).and_then(|file| file.write_all_at(AlignedBuffer::zeroed(BLOCK_BYTES).as_ref(), 0));

@@ -75,7 +75,7 @@ pub(super) async fn run(args: DemoArgs) -> Result<(), Fault> {
         Ok(report) => report,
         Err(fault) => {
             let kept = home.path().display();
-            return Err(Fault::failed(format!("{fault} (data, and logs of every process, are kept in {kept})")));
+            return Err(Fault::failed(format!("{fault} (data and logs of every role are kept in {kept})")));
         }
     };
     match args.output {

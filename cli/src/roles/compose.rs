@@ -43,7 +43,8 @@ pub(crate) async fn metadata(
                 metrics.add(metered.metrics());
                 return Ok((Arc::new(metered), instance));
             }
-            Ok(Err(error)) if error.kind() == ErrorKind::Unavailable => error,
+            // What is in this process' own directory does not come by waiting.
+            Ok(Err(error)) if error.kind() == ErrorKind::Unavailable && !uri.starts_with("embedded:") => error,
             Ok(Err(error)) => return Err(unusable(&shown, &error)),
             Err(_) => last.take().unwrap_or_else(|| metadata::Error::new(ErrorKind::Unavailable, "no answer")),
         };
