@@ -151,7 +151,7 @@ async fn site(small: Small, bytes: u64) -> Option<Site> {
     let arguments = words.into_iter().chain(sets.iter().flat_map(|set| ["--set", set])).map(str::to_owned).collect();
     let mut spec = Spec { name: "bookie", within: Vec::new(), arguments, log: folder.join("bookie.log") };
     // A new bookie begins in an empty directory; parts of it move to the small disk afterwards.
-    Process::start(&spec).kill9();
+    Process::start(&spec).terminate().await;
     for name in small.directories() {
         let from = dir.join(name);
         copy(&from, &disk.seen(name));

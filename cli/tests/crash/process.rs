@@ -8,6 +8,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::DEADLINE;
 use crate::counts;
 
@@ -117,6 +119,14 @@ impl Process {
         let status = self.child.wait().unwrap();
         assert_eq!(status.signal(), Some(9), "{} ended by itself: {status}\n{}", self.name, tail(&self.log));
         counts::add(format!("kills of {}", self.name), 1);
+    }
+
+    /// SIGTERM, and waits until the process has come to its end: its registration goes with it.
+    pub async fn terminate(mut self) {
+        let pid = i32::try_from(self.pid()).ok().and_then(Pid::from_raw).unwrap();
+        kill_process(pid, Signal::TERM).unwrap();
+        let status = self.ended().await;
+        assert!(status.success(), "{}: {status}\n{}", self.name, tail(&self.log));
     }
 
     /// Waits for it to end by itself.
