@@ -32,6 +32,8 @@ pub struct Node {
     index: MemoryIndex,
     /// Makes every sync of its disk fail.
     pub disk_fails: Arc<AtomicBool>,
+    /// Whether any of its processes has started.
+    has_run: Arc<AtomicBool>,
     /// Whether its process has started and serves.
     pub serves: AtomicBool,
     /// Asks its process to stop in order.
@@ -45,6 +47,7 @@ impl Node {
             honesty,
             index: MemoryIndex::new(),
             disk_fails: Arc::default(),
+            has_run: Arc::default(),
             serves: AtomicBool::new(false),
             stop: watch::Sender::new(false),
         }
@@ -89,7 +92,7 @@ pub async fn run(world: World, number: usize) -> turmoil::Result {
 
 /// Starts the bookie, again and again while metadata is the reason that it does not.
 async fn start(world: &World, node: &Node, process: &Process) -> Option<Bookie> {
-    let disk = SimDisk::new(process.rng.fork(), node.honesty, node.disk_fails.clone());
+    let disk = SimDisk::new(process.rng.fork(), node.honesty, node.disk_fails.clone(), node.has_run.clone());
     let index = Arc::new(SimIndex { inner: node.index.clone(), rng: process.rng.fork() });
     loop {
         let listener = match SimListener::bind(&node.name, BOOKIE_PORT).await {
@@ -112,6 +115,7 @@ async fn start(world: &World, node: &Node, process: &Process) -> Option<Bookie> 
         };
         match Bookie::start_with_index(config(), parts, index.clone()).await {
             Ok(bookie) => {
+                node.has_run.store(true, Ordering::Relaxed);
                 world.trace.note(format_args!("{} runs: {:?}", node.name, bookie.stats()));
                 return Some(bookie);
             }

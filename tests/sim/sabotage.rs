@@ -7,7 +7,7 @@ use bytes::Bytes;
 use ledger::{BookieId, DigestType, EntryId, LedgerId, LedgerMetadata, Password, Quorums};
 
 use crate::disk::Honesty;
-use crate::history::History;
+use crate::history::{History, Violation};
 use crate::nemesis::Schedule;
 use crate::run::{Plan, run};
 use crate::trace::Trace;
@@ -17,30 +17,59 @@ const SEEDS_MAX: u64 = 50;
 /// The invariants of what is stored; the others may break for lesser reasons.
 const PROMISES: [u8; 5] = [1, 2, 3, 5, 6];
 
-/// Runs seeds with a disk that lies until one of them loses what was promised.
-fn find_out(honesty: Honesty) {
+/// What convicts a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Proof {
+    /// Something that was promised is lost, or is not what it was.
+    BrokenPromise,
+    /// A bookie refuses to start because a segment of its journal is missing.
+    MissingSegment,
+    /// A bookie refuses to start because groups of its journal are missing or torn that later ones show to have been complete.
+    MissingGroups,
+}
+
+impl Proof {
+    /// A bookie that refuses for another reason proves nothing: one that has lost its identity never looks at its journal.
+    fn of(violation: &Violation) -> Option<Self> {
+        if !violation.text.contains("does not start") {
+            return PROMISES.contains(&violation.invariant).then_some(Self::BrokenPromise);
+        }
+        let says = |text: &str| violation.text.contains(text);
+        if says("the segment file is missing") {
+            return Some(Self::MissingSegment);
+        }
+        (says("groups are missing") || says("was once complete")).then_some(Self::MissingGroups)
+    }
+}
+
+/// Runs seeds with a disk that lies until one of them proves it.
+fn find_out(honesty: Honesty) -> (Proof, String) {
+    let mut others = BTreeSet::new();
     for seed in 0..SEEDS_MAX {
         let span = Duration::from_secs(10);
         let outcome = run(Plan { schedule: Schedule::ManyAway, honesty, span, ..Plan::of(seed) });
-        let broken: BTreeSet<u8> = outcome.violations.iter().map(|violation| violation.invariant).collect();
-        if broken.iter().any(|invariant| PROMISES.contains(invariant)) {
-            println!("{honesty:?}: seed {seed} breaks {broken:?}, first: {}", outcome.violations[0]);
-            return;
+        if let Some((proof, violation)) = outcome.violations.iter().find_map(|it| Some((Proof::of(it)?, it))) {
+            let text = format!("{honesty:?}: seed {seed} is convicted by {proof:?}: {violation}");
+            println!("{text}");
+            return (proof, text);
         }
+        others.extend(outcome.violations.iter().map(ToString::to_string));
     }
-    panic!("{SEEDS_MAX} seeds of {honesty:?} lost nothing");
+    panic!("{SEEDS_MAX} seeds of {honesty:?} lost nothing; what else they broke: {others:#?}");
 }
 
 /// Without `fdatasync`, acknowledged entries and fences are lost.
 #[test]
 fn a_disk_without_file_syncs_is_found_out() {
-    find_out(Honesty::NoFileSync);
+    let (proof, text) = find_out(Honesty::NoFileSync);
+    assert!(matches!(proof, Proof::BrokenPromise | Proof::MissingGroups), "{text}");
 }
 
-/// Without directory syncs, whole segments are lost.
+/// Without directory syncs of the journal, whole segments are lost.
 #[test]
 fn a_disk_without_directory_syncs_is_found_out() {
-    find_out(Honesty::NoDirSync);
+    let (proof, text) = find_out(Honesty::NoDirSync);
+    assert!(matches!(proof, Proof::BrokenPromise | Proof::MissingSegment), "{text}");
 }
 
 /// A ledger with three entries, of which two are acknowledged.
