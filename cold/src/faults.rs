@@ -104,6 +104,11 @@ impl FaultStore {
         self.with(|state| state.faults.push_back(fault));
     }
 
+    /// How many injected faults have not befallen a request yet.
+    pub fn outstanding(&self) -> usize {
+        self.with(|state| state.faults.len())
+    }
+
     /// What passed through since the last call.
     pub fn take_traffic(&self) -> Traffic {
         self.with(|state| std::mem::take(&mut state.traffic))

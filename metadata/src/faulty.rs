@@ -43,19 +43,29 @@ pub struct FaultRates {
     pub delay_max: Duration,
 }
 
+/// How many answers of commits were lost.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FaultHits {
+    /// Of commits that were done. One that the store refused is not among them.
+    pub applied_unknown: u64,
+    /// Of commits that were not done.
+    pub not_applied_unknown: u64,
+}
+
 /// Wraps a store with faults: ordered ones first, then by chance from a seed.
 pub struct FaultyStore {
     inner: Arc<dyn MetadataStore>,
     rng: Rng,
     rates: FaultRates,
     ordered: Mutex<VecDeque<(Option<Key>, FaultKind)>>,
+    hits: Mutex<FaultHits>,
 }
 
 impl FaultyStore {
     /// Faults by chance at `rates`, repeatable by the seed of `rng`.
     #[must_use]
     pub fn new(inner: Arc<dyn MetadataStore>, rng: Rng, rates: FaultRates) -> Self {
-        Self { inner, rng, rates, ordered: Mutex::default() }
+        Self { inner, rng, rates, ordered: Mutex::default(), hits: Mutex::default() }
     }
 
     /// Only ordered faults.
@@ -78,6 +88,16 @@ impl FaultyStore {
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.ordered.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// How many faults of unknown outcome have befallen a commit.
+    #[must_use]
+    pub fn hits(&self) -> FaultHits {
+        *self.hits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn hit(&self, count: impl FnOnce(&mut FaultHits)) {
+        count(&mut self.hits.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     fn order(&self, prefix: Option<Key>, kind: FaultKind) {
@@ -154,10 +174,15 @@ impl MetadataStore for FaultyStore {
             });
         match fault {
             Some(FaultKind::FailBefore) => Err(CommitError::NotDone(injected("commit metadata"))),
-            Some(FaultKind::NotAppliedUnknown) => Err(CommitError::Unknown(injected("commit metadata"))),
+            Some(FaultKind::NotAppliedUnknown) => {
+                self.hit(|hits| hits.not_applied_unknown += 1);
+                Err(CommitError::Unknown(injected("commit metadata")))
+            }
             Some(FaultKind::AppliedUnknown) => {
                 // Even a refusal is told as unknown: the answer is lost, whatever it was.
-                let _ = self.inner.commit(transaction).await;
+                if self.inner.commit(transaction).await.is_ok() {
+                    self.hit(|hits| hits.applied_unknown += 1);
+                }
                 Err(CommitError::Unknown(injected("commit metadata")))
             }
             Some(FaultKind::Delay(delay)) => {

@@ -43,7 +43,7 @@ pub use cookies::{Cookie, CookieMismatch, CookieVerdict, Cookies, LocalCookie, v
 pub use embedded::EmbeddedStore;
 pub use error::{CommitError, Error, ErrorKind, WriteError};
 pub use etcd::EtcdStore;
-pub use faulty::{FaultKind, FaultRates, FaultyStore};
+pub use faulty::{FaultHits, FaultKind, FaultRates, FaultyStore};
 pub use gateways::{GatewayInfo, Gateways};
 pub use key::{KEY_BYTES_MAX, Key};
 pub use ledgers::{LedgerRecord, Ledgers, UpdateError};

@@ -33,7 +33,9 @@ pub struct Counts {
     pub closed: u64,
     pub recoveries: u64,
     pub reads: u64,
+    /// Ledgers of which an audit read something, and the entries.
     pub audits: u64,
+    pub audited: u64,
     pub deleted: u64,
     pub crashes: u64,
     pub faults: u64,
@@ -46,6 +48,13 @@ pub struct Counts {
     pub gateway_cold: u64,
     /// Messages of the network that never arrived.
     pub lost: u64,
+    /// Answers of metadata that were lost, of commits that were done and of ones that were not.
+    pub unknown_applied: u64,
+    pub unknown_not_applied: u64,
+    /// Requests to the object store that failed, or whose answers were lost.
+    pub object_faults: u64,
+    /// Kills of the offloader while an attempt was open.
+    pub attempts_cut: u64,
 }
 
 impl std::ops::AddAssign for Counts {
@@ -57,6 +66,7 @@ impl std::ops::AddAssign for Counts {
         self.recoveries += other.recoveries;
         self.reads += other.reads;
         self.audits += other.audits;
+        self.audited += other.audited;
         self.deleted += other.deleted;
         self.crashes += other.crashes;
         self.faults += other.faults;
@@ -66,6 +76,10 @@ impl std::ops::AddAssign for Counts {
         self.gateway_hot += other.gateway_hot;
         self.gateway_cold += other.gateway_cold;
         self.lost += other.lost;
+        self.unknown_applied += other.unknown_applied;
+        self.unknown_not_applied += other.unknown_not_applied;
+        self.object_faults += other.object_faults;
+        self.attempts_cut += other.attempts_cut;
     }
 }
 

@@ -97,7 +97,6 @@ async fn audit(world: &World, reach: &Reach, rng: &Rng, gateway: bool) {
     ledgers.retain(|ledger| world.history.of(*ledger).ack_quorum > 1);
     for _ in 0..3.min(ledgers.len()) {
         let ledger = ledgers[rng.below(ledgers.len() as u64) as usize];
-        world.history.count(|counts| counts.audits += 1);
         let looks = || async {
             match world.within("open", reach.client.open(ledger, OpenMode::ReadOnly, None)).await {
                 Some(Ok(Opened::Hot(reader))) => read_confirmed(world, &reader, "auditor").await,
@@ -109,28 +108,37 @@ async fn audit(world: &World, reach: &Reach, rng: &Rng, gateway: bool) {
                 None => Err("told already".to_owned()),
             }
         };
-        if let Err(problem) = persist(world, ledger, "auditor", looks).await {
-            world.history.violation(3, format!("auditor: with one bookie away: ledger {ledger}: {problem}"));
+        match persist(world, ledger, "auditor", looks).await {
+            // An audit that read nothing has shown nothing.
+            Ok(0) => {}
+            Ok(count) => world.history.count(|counts| {
+                counts.audits += 1;
+                counts.audited += count;
+            }),
+            Err(problem) => {
+                world.history.violation(3, format!("auditor: with one bookie away: ledger {ledger}: {problem}"));
+            }
         }
     }
 }
 
-/// Looks again and again, because answers are lost at times. Nothing is wanted of a deleted ledger.
-async fn persist<F>(world: &World, ledger: LedgerId, who: &str, look: impl Fn() -> F) -> Result<(), String>
+/// Looks again and again, because answers are lost at times, and gives how many entries were read. Nothing is wanted of a deleted
+/// ledger.
+async fn persist<F>(world: &World, ledger: LedgerId, who: &str, look: impl Fn() -> F) -> Result<u64, String>
 where
     F: Future<Output = Result<u64, String>>,
 {
     let mut problem = String::new();
     for _ in 0..TRIES {
         if world.history.of(ledger).deleted {
-            return Ok(());
+            return Ok(0);
         }
         match look().await {
             Ok(count) => {
                 world.trace.note(format_args!("{who}: read {count} entries of ledger {ledger}"));
-                return Ok(());
+                return Ok(count);
             }
-            Err(_) if world.history.of(ledger).deleted => return Ok(()),
+            Err(_) if world.history.of(ledger).deleted => return Ok(0),
             Err(text) => {
                 world.trace.note(format_args!("{who}: ledger {ledger}: {text}"));
                 problem = text;

@@ -35,13 +35,14 @@ fn users() -> impl Iterator<Item = &'static str> {
 
 /// Cuts the power of a host: its tasks vanish, what its disk has not synced goes, and no peer hears a word of it. The links are cut
 /// first, because a runtime drops its tasks, and with them their connections, in an order that no seed decides.
-pub fn crash(sim: &mut Sim<'_>, world: &World, host: &str) {
+/// A link to a peer that is `held` by another fault stays cut.
+pub fn crash(sim: &mut Sim<'_>, world: &World, host: &str, held: impl Fn(&str) -> bool) {
     let bookies = world.nodes.iter().map(|node| node.name.as_str());
     let others: Vec<&str> = others().collect();
     let peers: Vec<&str> = others.into_iter().chain(bookies).filter(|peer| *peer != host).collect();
     peers.iter().for_each(|peer| sim.partition(host, *peer));
     sim.crash(host);
-    peers.iter().for_each(|peer| sim.release(host, *peer));
+    peers.iter().filter(|peer| !held(peer)).for_each(|peer| sim.release(host, *peer));
 }
 
 /// How a fault ends.
@@ -65,6 +66,18 @@ impl Undo {
     /// Whether it ends with the process of this bookie.
     fn is_of_process(self, number: usize) -> bool {
         matches!(self, Self::Heal(at) | Self::Metadata(at) | Self::Disk(at) if at == number)
+    }
+
+    /// Whether the link between these two is still cut or held up by what it ends.
+    fn holds(self, world: &World, one: &str, other: &str) -> bool {
+        let is = |host: &str, number: usize| world.nodes[number].name == host;
+        let joins = |peer: &str, number| (one == peer && is(other, number)) || (other == peer && is(one, number));
+        match self {
+            Self::Heal(number) => is(one, number) || is(other, number),
+            Self::Join(host, number) => joins(host, number),
+            Self::Metadata(number) => joins(METADATA, number),
+            Self::Restart(_) | Self::Bounce(_) | Self::Disk(_) => false,
+        }
     }
 
     fn concerns_gateway(self) -> bool {
@@ -134,7 +147,7 @@ impl Nemesis {
             }
             return true;
         }
-        crash(sim, &self.world, name);
+        crash(sim, &self.world, name, |peer| self.is_held(name, peer));
         self.world.nodes[number].ended();
         self.stopping = None;
         self.later(20..2_000, Undo::Restart(number));
@@ -153,6 +166,10 @@ impl Nemesis {
 
     fn one_of<T: Copy>(&self, choices: &[T]) -> T {
         choices[self.rng.below(choices.len() as u64) as usize]
+    }
+
+    fn is_held(&self, one: &str, other: &str) -> bool {
+        self.undos.iter().any(|(_, undo)| undo.holds(&self.world, one, other))
     }
 
     fn is_separated(&self, number: usize) -> bool {
@@ -226,9 +243,9 @@ impl Nemesis {
         self.world.history.count(|counts| counts.crashes += 1);
         self.world.trace.note(format_args!("{} crashes", node.name));
         // The new process is healthy, whatever was done to the old one.
-        crash(sim, &self.world, &node.name);
-        node.ended();
         self.undos.retain(|(_, undo)| !undo.is_of_process(number));
+        crash(sim, &self.world, &node.name, |peer| self.is_held(&node.name, peer));
+        node.ended();
         self.later(20..4_000, Undo::Restart(number));
     }
 
@@ -254,10 +271,14 @@ impl Nemesis {
         }
         self.world.trace.note(format_args!("{host} is killed"));
         self.world.history.count(|counts| counts.crashes += 1);
+        if host == OFFLOADER {
+            let open = std::mem::take(&mut *self.world.attempts());
+            self.world.history.count(|counts| counts.attempts_cut += u64::from(!open.is_empty()));
+        }
         if host == GATEWAY {
             self.world.gateway_serves.store(false, Ordering::Relaxed);
         }
-        crash(sim, &self.world, host);
+        crash(sim, &self.world, host, |peer| self.is_held(host, peer));
         self.later(20..2_000, Undo::Bounce(host));
     }
 
@@ -316,6 +337,7 @@ impl Nemesis {
             let fault = self.one_of(&[Fault::FailGet, Fault::FailPut, Fault::LosePutReply, Fault::LosePutReply]);
             self.world.trace.note(format_args!("the object store will {fault:?}"));
             self.world.objects.inject(fault);
+            self.world.history.count(|counts| counts.object_faults += 1);
         }
     }
 

@@ -103,7 +103,14 @@ pub fn run(plan: Plan) -> Outcome {
     }
     drop(logs);
     let messages = trace.messages();
-    world.history.count(|counts| counts.lost = messages.lost);
+    let answers = world.metadata_faults.get().map(|store| store.hits()).unwrap_or_default();
+    world.history.count(|counts| {
+        counts.lost = messages.lost;
+        counts.unknown_applied = answers.applied_unknown;
+        counts.unknown_not_applied = answers.not_applied_unknown;
+        // Those that were injected and not met yet have done nothing.
+        counts.object_faults -= world.objects.outstanding() as u64;
+    });
     let (violations, counts) = (world.history.violations(), world.history.counts());
     Outcome { plan, lines: trace.lines(), messages, violations, counts }
 }
@@ -260,7 +267,7 @@ impl Running<'_> {
 
     fn restart(&mut self, host: &str) {
         self.world.trace.note(format_args!("{host} crashes at the end"));
-        crash(&mut self.sim, &self.world, host);
+        crash(&mut self.sim, &self.world, host, |_| false);
         self.sim.bounce(host);
     }
 }

@@ -43,8 +43,9 @@ pub async fn metadata_host(world: World) -> turmoil::Result {
         delay: 10,
         delay_max: Duration::from_millis(500),
     };
-    let store = FaultyStore::new(world.truth.clone(), world.rng.fork(), rates);
-    store::serve(Arc::new(store), world.letters.clone()).await?;
+    let store = Arc::new(FaultyStore::new(world.truth.clone(), world.rng.fork(), rates));
+    let store = world.metadata_faults.get_or_init(|| store);
+    store::serve(store.clone(), world.letters.clone()).await?;
     Ok(())
 }
 
@@ -112,7 +113,12 @@ impl StepObserver for Dawdler {
         Verdict::Go
     }
 
-    async fn after(&self, _: LedgerId, _: Step) -> Verdict {
+    async fn after(&self, ledger: LedgerId, step: Step) -> Verdict {
+        match step {
+            Step::ClaimAttempt => self.world.attempts().insert(ledger),
+            Step::Commit | Step::Abandon => self.world.attempts().remove(&ledger),
+            _ => false,
+        };
         self.world.pause(&self.rng, 0..40).await;
         Verdict::Go
     }

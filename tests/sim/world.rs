@@ -1,8 +1,9 @@
 //! What all parts of a run share, and what belongs to one process in it.
 
+use std::collections::BTreeSet;
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use client::{Client, ClientConfig, ClientParts};
@@ -13,7 +14,8 @@ use common::retry::RetryPolicy;
 use common::rng::Rng;
 use common::shutdown::TaskTree;
 use config::Span;
-use metadata::{Cluster, InstanceId, MemoryStore, MetadataStore};
+use ledger::LedgerId;
+use metadata::{Cluster, FaultyStore, InstanceId, MemoryStore, MetadataStore};
 use object_store::memory::InMemory;
 
 use crate::bookies::Node;
@@ -39,12 +41,15 @@ pub struct World {
     pub rng: Rng,
     /// The metadata itself, for those who judge; everyone else asks over the network.
     pub truth: Arc<MemoryStore>,
+    /// The metadata that loses answers, once its host runs.
+    pub metadata_faults: Arc<OnceLock<Arc<FaultyStore>>>,
     /// Requests and answers of metadata under way.
     pub letters: Letters,
     /// The object store, which fails where it is told to.
     pub objects: FaultStore,
     /// The same objects without faults, for those who judge.
     pub sound_objects: FaultStore,
+    attempts: Arc<Mutex<BTreeSet<LedgerId>>>,
     pub nodes: Arc<[Node; BOOKIES]>,
     /// Whether the gateway serves.
     pub gateway_serves: Arc<AtomicBool>,
@@ -59,13 +64,20 @@ impl World {
             history: History::new(trace),
             rng: Rng::seeded(seed),
             truth: Arc::new(MemoryStore::new()),
+            metadata_faults: Arc::default(),
             letters: Letters::default(),
             objects: FaultStore::new(inner.clone()),
             sound_objects: FaultStore::new(inner),
+            attempts: Arc::default(),
             nodes: Arc::new(std::array::from_fn(|number| Node::new(number, honesty))),
             gateway_serves: Arc::default(),
             over: Arc::default(),
         }
+    }
+
+    /// Ledgers for which the offloader's process has an attempt open.
+    pub fn attempts(&self) -> MutexGuard<'_, BTreeSet<LedgerId>> {
+        self.attempts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the parts should come to an end.
