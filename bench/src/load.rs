@@ -161,6 +161,9 @@ impl Window {
     }
 }
 
+/// The windows that a stretch holds at least: what the second one acknowledges was sent, and so written, within the stretch.
+const WINDOWS_MIN: u64 = 3;
+
 /// What was acknowledged within a stretch of time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stretch {
@@ -182,7 +185,8 @@ impl Stretch {
     }
 }
 
-/// Adds at full speed with a window in flight, for `warm_up` and then `measured`; tells what was acknowledged in the latter.
+/// Adds at full speed with a window in flight, for `warm_up` and then `measured`, or longer until some windows are acknowledged: on a machine
+/// that stalls the stretch must still hold whole groups. Tells what was acknowledged in the latter.
 pub(crate) fn add_at_full_speed(
     address: &str,
     ledger: LedgerId,
@@ -217,7 +221,7 @@ pub(crate) fn add_at_full_speed(
             let came = received.inspect_err(|_| window.end())?;
             match first.take() {
                 None if came >= begin => first = Some((came, answered, CpuTimes::now())),
-                Some((begun, base, cpu)) if came >= end => {
+                Some((begun, base, cpu)) if came >= end && answered - base >= WINDOWS_MIN * most => {
                     // Read before any thread ends, and its time with it.
                     let cpu = [cpu, CpuTimes::now()];
                     window.end();
