@@ -102,7 +102,7 @@ async fn the_demo_settles_into_s3() {
     let server = Server::start(Options::default()).await.unwrap();
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
     let input = dir.path().join("some.log");
-    let lines: String = (0..40_000).map(|line| format!("{line} a line of a log that says not much\n")).collect();
+    let lines: String = (0..80_000).map(|line| format!("{line} a line of a log that says not much\n")).collect();
     std::fs::write(&input, lines).unwrap();
     let home = dir.path().join("home");
     let arguments = ["demo", "--cold", &url(&server, server.endpoint()), "--prove-cold", "--output", "json"];
