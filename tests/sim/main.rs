@@ -47,6 +47,9 @@ use trace::Trace;
 /// Seeds of a usual test run.
 const SEEDS: u64 = 30;
 
+/// A longer run tells after so many seeds that it goes on.
+const PROGRESS: u64 = 50;
+
 fn setting(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
@@ -70,6 +73,9 @@ fn run_all(next: impl Fn() -> Option<u64> + Sync) -> (u64, Counts) {
                     let total = &mut *total.lock().unwrap();
                     total.0 += 1;
                     total.1 += outcome.counts;
+                    if total.0 % PROGRESS == 0 {
+                        println!("{} seeds", total.0);
+                    }
                 }
             });
         }

@@ -351,7 +351,11 @@ async fn a_caller_that_goes_away_stops_nothing() {
     let world = World::new().await;
     let ledger = world.ledger(5, 500).await;
     let (started, reached) = tokio::sync::oneshot::channel();
-    world.script.before(Step::Upload, move || async move { started.send(()).unwrap() });
+    let (gone, caller_gone) = tokio::sync::oneshot::channel();
+    world.script.before(Step::Upload, move || async move {
+        started.send(()).unwrap();
+        caller_gone.await.unwrap();
+    });
     {
         let order = world.offloader.offload_now(ledger, false);
         tokio::pin!(order);
@@ -360,6 +364,7 @@ async fn a_caller_that_goes_away_stops_nothing() {
             done = &mut order => panic!("done before the upload: {done:?}"),
         }
     }
+    gone.send(()).unwrap();
     // The next order waits for the first one's job and finds it done.
     assert!(!world.offloader.offload_now(ledger, false).await.unwrap().uploaded);
     assert_eq!(world.keys().await.len(), 1);
