@@ -27,19 +27,6 @@ const STOP_DEADLINE: Duration = Duration::from_secs(25);
 /// Life of a bookie's registration here.
 const TTL: Duration = Duration::from_secs(3);
 
-fn no_etcd() -> bool {
-    if Etcd::is_installed() {
-        return false;
-    }
-    let line = "SKIPPED lane=cluster reason=the program etcd is missing (package etcd-server)";
-    println!("{line}");
-    if let Some(path) = std::env::var_os("THERMOCLINE_SKIPS") {
-        use std::io::Write as _;
-        writeln!(std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap(), "{line}").unwrap();
-    }
-    true
-}
-
 fn run(arguments: &[&str]) -> Output {
     let mut command = Command::new(PROGRAM);
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("THERMOCLINE_")) {
@@ -54,7 +41,7 @@ fn text(bytes: &[u8]) -> String {
 
 #[test]
 fn the_cluster_demo_passes() {
-    if no_etcd() {
+    if Etcd::is_missing_for("cluster") {
         return;
     }
     let home = tempfile::tempdir_in("/var/tmp").unwrap();
@@ -171,7 +158,7 @@ impl Appending {
 
 #[tokio::test]
 async fn bookies_and_writers_go_on_while_metadata_is_away_and_come_back_with_it() {
-    if no_etcd() {
+    if Etcd::is_missing_for("cluster") {
         return;
     }
     let mut etcd = Etcd::start().await.unwrap();
@@ -215,7 +202,7 @@ async fn bookies_and_writers_go_on_while_metadata_is_away_and_come_back_with_it(
 
 #[tokio::test]
 async fn bookies_are_restarted_one_after_the_other_while_ledgers_are_written() {
-    if no_etcd() {
+    if Etcd::is_missing_for("cluster") {
         return;
     }
     let etcd = Etcd::start().await.unwrap();
@@ -248,7 +235,7 @@ async fn bookies_are_restarted_one_after_the_other_while_ledgers_are_written() {
 
 #[tokio::test]
 async fn a_demo_that_is_interrupted_leaves_no_process() {
-    if no_etcd() {
+    if Etcd::is_missing_for("cluster") {
         return;
     }
     let home = tempfile::tempdir_in("/var/tmp").unwrap();
@@ -303,7 +290,7 @@ fn stat(pid: u32) -> Option<(String, u32)> {
 
 #[tokio::test]
 async fn a_killed_bookie_waits_for_its_own_lease_and_a_stopped_one_does_not() {
-    if no_etcd() {
+    if Etcd::is_missing_for("cluster") {
         return;
     }
     let etcd = Etcd::start().await.unwrap();
@@ -321,7 +308,7 @@ async fn a_killed_bookie_waits_for_its_own_lease_and_a_stopped_one_does_not() {
 
 #[tokio::test]
 async fn a_role_started_before_its_metadata_waits_for_it_and_not_for_ever() {
-    if no_etcd() {
+    if Etcd::is_missing_for("cluster") {
         return;
     }
     let mut etcd = Etcd::start().await.unwrap();
@@ -346,7 +333,7 @@ async fn a_role_started_before_its_metadata_waits_for_it_and_not_for_ever() {
 
 #[tokio::test]
 async fn the_commands_work_on_a_cluster() {
-    if no_etcd() {
+    if Etcd::is_missing_for("cluster") {
         return;
     }
     let etcd = Etcd::start().await.unwrap();

@@ -55,6 +55,8 @@ async fn every_role_shows_its_own_part_and_is_ready_until_it_is_killed() {
         let admin = process.fact("admin").unwrap().to_owned();
         let ready = get(&admin, "/readyz").await;
         assert!(ready.starts_with("HTTP/1.1 200") && ready.contains(&format!("\"role\":\"{role}\"")), "{ready}");
+        let healthy = get(&admin, "/healthz").await;
+        assert!(healthy.starts_with("HTTP/1.1 200"), "{healthy}");
         let metrics = get(&admin, "/metrics").await;
         let names: Vec<&str> =
             metrics.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();

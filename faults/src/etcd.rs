@@ -60,6 +60,16 @@ impl Etcd {
         std::env::split_paths(&path).any(|dir| dir.join("etcd").is_file())
     }
 
+    /// Whether the program is missing; then it is noted that tests of `lane` are skipped.
+    #[must_use]
+    pub fn is_missing_for(lane: &str) -> bool {
+        let missing = !Self::is_installed();
+        if missing {
+            crate::skipped(lane, "the program etcd is not on the search path (package etcd-server)");
+        }
+        missing
+    }
+
     /// Starts a cluster of one and waits until it is healthy.
     ///
     /// # Errors

@@ -19,7 +19,9 @@ mod localstack;
 pub mod model;
 mod pace;
 pub mod s3;
+mod skips;
 pub mod tcp;
 
 pub use etcd::{Etcd, EtcdCluster, EtcdError};
 pub use localstack::{LocalStack, LocalStackError};
+pub use skips::skipped;

@@ -15,7 +15,7 @@ use metadata::{
 };
 use tokio::time::Instant;
 
-use crate::support::{DEADLINE, eventually, skipped};
+use crate::support::{DEADLINE, eventually};
 
 const WORKERS: u64 = 8;
 const LEDGERS_EACH: usize = 25;
@@ -30,8 +30,7 @@ struct World {
 
 impl World {
     async fn start() -> Option<Self> {
-        if !Etcd::is_installed() {
-            skipped("etcd", "the program etcd is not on the search path");
+        if Etcd::is_missing_for("etcd") {
             return None;
         }
         let etcd = Etcd::start().await.unwrap();

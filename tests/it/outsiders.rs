@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use ::faults::skipped;
 use sha2::{Digest, Sha256};
 
-use crate::support::{TestNode, objects, payloads, skipped};
+use crate::support::{TestNode, objects, payloads};
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()

@@ -2,11 +2,10 @@
 
 use std::cell::Cell;
 
-use ::faults::LocalStack;
+use ::faults::{LocalStack, skipped};
 use cold::suite;
 
 use crate::offload_world::{World, open, store_options};
-use crate::support::skipped;
 
 const PART_BYTES: u64 = 5 << 20;
 

@@ -202,13 +202,3 @@ pub fn objects(dir: &Path) -> Vec<PathBuf> {
     found.sort();
     found
 }
-
-/// Records that a lane could not run here, for the closing summary of the test command.
-pub fn skipped(lane: &str, reason: &str) {
-    println!("SKIPPED lane={lane} reason={reason}");
-    if let Some(path) = std::env::var_os("THERMOCLINE_SKIPS") {
-        use std::io::Write;
-        let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
-        writeln!(file, "SKIPPED lane={lane} reason={reason}").unwrap();
-    }
-}

@@ -24,7 +24,7 @@ use crate::process::{self, Process, Spec};
 use crate::standalone::{BOOKIE_SETS, OFFLOADER_SETS, POLICY_SETS, all_released, cold_store, join};
 use crate::steps::{self, Road};
 use crate::writers::{self, Load, Until};
-use crate::{counts, eventually, outsider, rounds, seed, skipped, sweep};
+use crate::{counts, eventually, outsider, rounds, seed, sweep};
 
 /// Rounds on one cluster, before the next begins with a new one.
 const ROUNDS_OF_A_FOLDER: usize = 4;
@@ -150,17 +150,9 @@ impl Site {
     }
 }
 
-fn etcd_is_missing() -> bool {
-    let missing = !Etcd::is_installed();
-    if missing {
-        skipped("crash-cluster", "the program etcd is not on the search path; install the package etcd-server");
-    }
-    missing
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn processes_of_a_cluster_are_killed_while_work_goes_on() {
-    if etcd_is_missing() {
+    if Etcd::is_missing_for("crash-cluster") {
         return;
     }
     let (seed, rounds) = (seed(), rounds(50, 3));
@@ -232,7 +224,7 @@ async fn pause(rng: &Rng, most_ms: u64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_offloader_is_killed_before_and_after_every_step() {
-    if etcd_is_missing() {
+    if Etcd::is_missing_for("crash-cluster") {
         return;
     }
     let seed = seed();

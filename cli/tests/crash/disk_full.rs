@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::rng::Rng;
-use faults::Etcd;
+use faults::{Etcd, skipped};
 use ledger::BookieId;
 use metadata::{Bookies, MetadataStore};
 use proto::Status;
@@ -21,7 +21,7 @@ use crate::small_disk::SmallDisk;
 use crate::standalone::{self, OFFLOADER_SETS, join};
 use crate::wire::Wire;
 use crate::writers::{self, Load, Until};
-use crate::{counts, eventually, seed, skipped};
+use crate::{counts, eventually, seed};
 
 /// What lies on the small disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,8 +129,7 @@ impl Site {
 
 /// `None` when a small disk or etcd is not to be had here.
 async fn site(small: Small, bytes: u64) -> Option<Site> {
-    if !Etcd::is_installed() {
-        skipped("crash-disk-full", "the program etcd is not on the search path; install the package etcd-server");
+    if Etcd::is_missing_for("crash-disk-full") {
         return None;
     }
     let seed = seed();

@@ -47,16 +47,6 @@ fn rounds(share: u64, otherwise: u64) -> u64 {
     all.map_or(otherwise, |all| (all * share).div_ceil(100))
 }
 
-/// Records that a lane could not run here, for the closing summary of the test command.
-fn skipped(lane: &str, reason: &str) {
-    println!("SKIPPED lane={lane} reason={reason}");
-    if let Some(path) = std::env::var_os("THERMOCLINE_SKIPS") {
-        use std::io::Write as _;
-        let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
-        writeln!(file, "SKIPPED lane={lane} reason={reason}").unwrap();
-    }
-}
-
 /// Waits until a condition holds; panics with `what` past the deadline.
 async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let reached = tokio::time::timeout(DEADLINE, async {

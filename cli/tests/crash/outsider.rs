@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
+use faults::skipped;
 use sha2::{Digest as _, Sha256};
 
 use crate::acks::AckLog;
-use crate::{counts, skipped};
+use crate::counts;
 
 /// Reads the objects named by `objects`, below the folder `cold`, and compares their payloads with what was written.
 pub fn check(cold: &Path, objects: &BTreeMap<u64, String>, log: &AckLog) {

@@ -10,21 +10,6 @@ use crate::{ErrorKind, Expect, Key, MetadataStore, Transaction, WatchEvent};
 
 const ROOT: &str = "/clusters/one";
 
-/// Records that this lane could not run here, for the closing summary of the test command.
-fn skipped() -> bool {
-    if Etcd::is_installed() {
-        return false;
-    }
-    let line = "SKIPPED lane=etcd-access reason=the program etcd is not on the search path";
-    println!("{line}");
-    if let Some(path) = std::env::var_os("THERMOCLINE_SKIPS") {
-        use std::io::Write;
-        let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
-        writeln!(file, "{line}").unwrap();
-    }
-    true
-}
-
 fn key(name: &str) -> Key {
     Key::new(name).unwrap()
 }
@@ -64,7 +49,7 @@ async fn turn_users_on(etcd: &Etcd) {
 
 #[tokio::test]
 async fn users_are_checked_and_tokens_renewed() {
-    if skipped() {
+    if Etcd::is_missing_for("etcd-access") {
         return;
     }
     let mut etcd = Etcd::start().await.unwrap();
@@ -91,7 +76,7 @@ async fn users_are_checked_and_tokens_renewed() {
 
 #[tokio::test]
 async fn tls_trusts_whom_it_is_told_to() {
-    if skipped() {
+    if Etcd::is_missing_for("etcd-access") {
         return;
     }
     let etcd = Etcd::start_with(&["--auto-tls"]).await.unwrap();
@@ -118,7 +103,7 @@ async fn tls_trusts_whom_it_is_told_to() {
 
 #[tokio::test]
 async fn plain_and_tls_do_not_mix_silently() {
-    if skipped() {
+    if Etcd::is_missing_for("etcd-access") {
         return;
     }
     let etcd = Etcd::start().await.unwrap();

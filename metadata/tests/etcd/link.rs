@@ -11,7 +11,7 @@ use faults::tcp::{Behaviour, Fate, Flow, Proxy};
 use metadata::{CommitError, ErrorKind, Expect, Key, MetadataStore, Transaction, WatchEvent};
 use tokio::time::Instant;
 
-use crate::{DEADLINE, key, next_put, open, put_until_done, skipped};
+use crate::{DEADLINE, key, next_put, open, put_until_done};
 
 /// A store over a link that can fail, and one beside it that sees what really happened.
 struct World {
@@ -51,7 +51,7 @@ async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
 
 #[tokio::test]
 async fn a_lost_reply_is_unknown_and_reading_back_settles_it() {
-    if skipped() {
+    if Etcd::is_missing_for("etcd") {
         return;
     }
     let world = World::start().await;
@@ -92,7 +92,7 @@ pub(crate) async fn lost_requests_are_unknown_within_the_deadline_and_not_done()
 
 #[tokio::test]
 async fn a_refusing_link_does_nothing_and_a_missing_one_says_so() {
-    if skipped() {
+    if Etcd::is_missing_for("etcd") {
         return;
     }
     let world = World::start().await;
@@ -115,7 +115,7 @@ async fn a_refusing_link_does_nothing_and_a_missing_one_says_so() {
 
 #[tokio::test]
 async fn a_watch_tells_what_happened_while_it_was_cut_off() {
-    if skipped() {
+    if Etcd::is_missing_for("etcd") {
         return;
     }
     let world = World::start().await;
@@ -150,7 +150,7 @@ async fn a_watch_tells_what_happened_while_it_was_cut_off() {
 
 #[tokio::test]
 async fn a_watch_that_missed_what_is_compacted_is_lost() {
-    if skipped() {
+    if Etcd::is_missing_for("etcd") {
         return;
     }
     let world = World::start().await;
@@ -175,7 +175,7 @@ async fn a_watch_that_missed_what_is_compacted_is_lost() {
 
 #[tokio::test]
 async fn a_lease_outlives_a_short_cut_and_not_a_long_one() {
-    if skipped() {
+    if Etcd::is_missing_for("etcd") {
         return;
     }
     let world = World::start().await;

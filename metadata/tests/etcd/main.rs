@@ -22,21 +22,6 @@ use tokio::time::Instant;
 /// How long any single wait of a test may take on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Records that this lane could not run here, for the closing summary of the test command.
-fn skipped() -> bool {
-    if Etcd::is_installed() {
-        return false;
-    }
-    let line = "SKIPPED lane=etcd reason=the program etcd is not on the search path";
-    println!("{line}");
-    if let Some(path) = std::env::var_os("THERMOCLINE_SKIPS") {
-        use std::io::Write;
-        let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
-        writeln!(file, "{line}").unwrap();
-    }
-    true
-}
-
 fn key(name: &str) -> Key {
     Key::new(name).unwrap()
 }
@@ -94,7 +79,7 @@ async fn on_a_restless_server() {
 /// Both at once, because the suite mostly waits for leases to end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn conformance() {
-    if skipped() {
+    if Etcd::is_missing_for("etcd") {
         return;
     }
     tokio::join!(on_a_calm_server(), on_a_restless_server());
@@ -148,7 +133,7 @@ async fn put_until_done(store: &dyn MetadataStore, name: &str) {
 
 #[tokio::test]
 async fn watches_and_leases_outlive_the_servers_process() {
-    if skipped() {
+    if Etcd::is_missing_for("etcd") {
         return;
     }
     let mut etcd = Etcd::start().await.unwrap();
@@ -193,7 +178,7 @@ async fn a_silent_server_leaves_commits_unknown_within_the_deadline() {
 
 #[tokio::test]
 async fn large_values_are_listed_in_pages_that_fit() {
-    if skipped() {
+    if Etcd::is_missing_for("etcd") {
         return;
     }
     let etcd = Etcd::start().await.unwrap();
@@ -224,7 +209,7 @@ async fn large_values_are_listed_in_pages_that_fit() {
 
 #[tokio::test]
 async fn names_of_others_are_left_out() {
-    if skipped() {
+    if Etcd::is_missing_for("etcd") {
         return;
     }
     let etcd = Etcd::start().await.unwrap();
@@ -284,7 +269,7 @@ async fn without_a_quorum_there_are_hints_but_no_proofs() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn any_one_member_may_die() {
-    if skipped() {
+    if Etcd::is_missing_for("etcd") {
         return;
     }
     let mut cluster = EtcdCluster::start(3).await.unwrap();
@@ -306,7 +291,7 @@ async fn any_one_member_may_die() {
 /// All at once, because they mostly wait for deadlines.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deadlines_are_kept() {
-    if skipped() {
+    if Etcd::is_missing_for("etcd") {
         return;
     }
     tokio::join!(
