@@ -1,7 +1,7 @@
 # The two commands of the README are `make demo` and `make test`; both do all set-up themselves.
 export CARGO_TARGET_DIR ?= $(HOME)/.cache/thermocline-target
 
-.PHONY: demo demo-cluster test setup setup-tests build compile clean-target
+.PHONY: demo demo-cluster test interop setup setup-tests build compile clean-target
 
 setup:
 	@scripts/setup
@@ -30,3 +30,8 @@ demo-cluster:
 # Formatting, lints, house rules, then every test; ends with how many passed and what was skipped.
 test: setup-tests
 	@cargo xtask ci
+
+# BookKeeper's own Java client against our bookies, and before that, to prove the tests, against its own.
+interop: setup-tests
+	@cargo xtask interop --bookies apache
+	@cargo xtask interop

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::ci;
+use crate::interop;
 use crate::members::{self, Member};
 use crate::run::{self, Counts};
 use crate::tidy;
@@ -54,6 +55,7 @@ pub(crate) fn lanes(selection: Selection) -> Vec<Lane> {
         Lane { name: "bench-once", run: bench_once },
         Lane { name: "sim", run: simulation },
         Lane { name: "crash", run: crash_lane },
+        Lane { name: "interop", run: interop::lane },
     ];
     match selection {
         Selection::All => checks.into_iter().chain(tests).collect(),
@@ -106,7 +108,7 @@ fn crash_lane(context: &Context<'_>, counts: &mut Counts) -> Result<Outcome, Str
 }
 
 impl Context<'_> {
-    fn cargo(&self, words: &str, more: &[String], counts: &mut Counts) -> Result<Outcome, String> {
+    pub(crate) fn cargo(&self, words: &str, more: &[String], counts: &mut Counts) -> Result<Outcome, String> {
         let arguments: Vec<String> = words.split(' ').map(str::to_owned).chain(more.iter().cloned()).collect();
         run::cargo(self.root, &arguments, &self.variables, counts)?;
         Ok(Outcome::Done)

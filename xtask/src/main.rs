@@ -1,6 +1,7 @@
 //! `cargo xtask`: the one entry to everything that checks this repository. It launches the tools and needs nothing but `std`.
 
 mod ci;
+mod interop;
 mod lanes;
 mod members;
 mod run;
@@ -13,12 +14,14 @@ const USAGE: &str = "\
 cargo xtask <command>
 
   ci                      formatting, lints, house rules, then every test lane; what `make test` runs
-  test                    only the test lanes: tests, one run of each benchmark, simulation
+  test                    only the test lanes: tests, one run of each benchmark, simulation, crashes, Java client
   tidy                    house rules: manifests, arrows between crates, forbidden words, docs
   sim [--minutes N | --seeds N | --seed S]
                           the simulation for N minutes of new seeds, for the first N seeds, or for one seed again
   crash [--rounds N] [--seed S]
                           processes killed at random moments (N rounds) and at each step, full disks
+  interop [--bookies apache] [--old]
+                          BookKeeper's Java client against our bookies, or as a control against its own; --old: version 4.14
   bench NAME [OPTIONS]    `thermocline bench NAME` from a release build: append, catchup, cold-read, offload, report
   bench micro [NAME] [-- ARGS]
                           the benchmarks of hot pure code, or the one named
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
         ("tidy", []) => tidy::run(&root),
         ("sim", options) => lanes::simulate(&root, options),
         ("crash", options) => lanes::crash(&root, options),
+        ("interop", options) => interop::run(&root, options),
         ("bench", ["micro", options @ ..]) => lanes::bench_micro(&root, options),
         ("bench", [name, options @ ..]) => lanes::bench(&root, name, options),
         ("help" | "--help" | "-h", _) => {

@@ -41,22 +41,27 @@ pub(crate) fn cargo(
         // The variable replaces the flags of .cargo/config.toml, and the simulation needs this one.
         command.env("RUSTFLAGS", format!("{flags} --cfg tokio_unstable"));
     }
+    watched(&mut command, &shown, |line| counts.add(counted(line)))
+}
+
+/// Runs `command`, shown to people as `shown`; its output passes through, and each line of it to `look`. `Err` says how it ended.
+pub(crate) fn watched(command: &mut Command, shown: &str, look: impl FnMut(&str)) -> Result<(), String> {
     let mut child = command.stdout(Stdio::piped()).spawn().map_err(|error| format!("start {shown}: {error}"))?;
     if let Some(output) = child.stdout.take() {
-        pass_on(output, &mut std::io::stdout().lock(), counts);
+        pass_on(output, &mut std::io::stdout().lock(), look);
     }
     let status = child.wait().map_err(|error| format!("wait for {shown}: {error}"))?;
     if status.success() { Ok(()) } else { Err(format!("{shown}: {status}")) }
 }
 
-fn pass_on(output: impl Read, screen: &mut impl Write, counts: &mut Counts) {
+fn pass_on(output: impl Read, screen: &mut impl Write, mut look: impl FnMut(&str)) {
     let mut lines = BufReader::new(output);
     let mut line = Vec::new();
     // Bytes, not text: tests may print anything.
     while lines.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
         let _ = screen.write_all(&line);
         let _ = screen.flush();
-        counts.add(counted(&String::from_utf8_lossy(&line)));
+        look(&String::from_utf8_lossy(&line));
         line.clear();
     }
 }
@@ -92,7 +97,7 @@ mod tests {
         let output =
             b"\xff\xfe\ntest result: ok. 1 passed; 0 failed\nx\ntest result: ok. 2 passed; 0 failed; 0 ignored";
         let mut screen = Vec::new();
-        pass_on(&output[..], &mut screen, &mut counts);
+        pass_on(&output[..], &mut screen, |line| counts.add(counted(line)));
         assert_eq!(counts.passed, 3);
         assert_eq!(screen, output);
     }

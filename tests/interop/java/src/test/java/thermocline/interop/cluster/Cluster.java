@@ -1,0 +1,129 @@
+package thermocline.interop.cluster;
+
+import java.io.IOException;
+import java.net.InetAddress;
+import java.net.ServerSocket;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.Comparator;
+import java.util.List;
+import java.util.stream.Stream;
+import org.apache.bookkeeper.client.BookKeeper;
+import org.apache.bookkeeper.client.BookKeeperAdmin;
+import org.apache.bookkeeper.conf.ClientConfiguration;
+import org.apache.bookkeeper.conf.ServerConfiguration;
+import org.apache.bookkeeper.net.BookieId;
+
+/** A ZooKeeper and some bookies, of the kind that the property {@code bookies} names, on loopback. */
+public final class Cluster implements AutoCloseable {
+    static final String ROOT = "/ledgers";
+
+    private final Path dir;
+    private final Zoo zoo;
+    private final List<Bookie> bookies = new ArrayList<>();
+
+    /** Starts {@code count} bookies at once and waits until each is registered. */
+    Cluster(int count) throws Exception {
+        Path parent = Files.createDirectories(Path.of(System.getProperty("data.dir")));
+        dir = Files.createTempDirectory(parent, "cluster-");
+        zoo = new Zoo(dir.resolve("zookeeper"));
+        try {
+            ServerConfiguration configuration = new ServerConfiguration();
+            configuration.setMetadataServiceUri(uri(zoo));
+            if (!BookKeeperAdmin.initNewCluster(configuration)) {
+                throw new IllegalStateException("the new ZooKeeper has a cluster already");
+            }
+            for (int port : freePorts(count)) {
+                Bookie bookie = bookie(port);
+                bookies.add(bookie);
+                bookie.launch();
+            }
+            for (Bookie bookie : bookies) {
+                bookie.awaitReady();
+            }
+        } catch (Exception | AssertionError e) {
+            close();
+            throw e;
+        }
+    }
+
+    private Bookie bookie(int port) {
+        Path home = dir.resolve("bookie-" + port);
+        String kind = System.getProperty("bookies");
+        return switch (kind) {
+            case "apache" -> new ApacheBookie(port, home, zoo);
+            case "thermocline" -> new ThermoclineBookie(port, home, zoo);
+            default -> throw new IllegalArgumentException("bookies=" + kind + ": use apache or thermocline");
+        };
+    }
+
+    static String uri(Zoo zoo) {
+        return "zk+hierarchical://" + zoo.address() + ROOT;
+    }
+
+    /** All bookies, whether they run or not. */
+    public List<Bookie> bookies() {
+        return List.copyOf(bookies);
+    }
+
+    /** The bookie that a ledger's ensemble names. */
+    public Bookie bookie(BookieId id) {
+        return bookies.stream().filter(bookie -> bookie.id().equals(id)).findFirst().orElseThrow();
+    }
+
+    /** What a client of this cluster is configured with; a test may change it before it connects. */
+    public ClientConfiguration configuration(Wire wire) {
+        ClientConfiguration configuration = new ClientConfiguration();
+        configuration.setMetadataServiceUri(uri(zoo));
+        configuration.setUseV2WireProtocol(wire == Wire.V2);
+        return configuration;
+    }
+
+    /** A client; the caller closes it. */
+    public BookKeeper connect(Wire wire) throws Exception {
+        return new BookKeeper(configuration(wire));
+    }
+
+    /** Brings back every bookie that a test left dead. */
+    public void heal() throws Exception {
+        for (Bookie bookie : bookies) {
+            if (!bookie.isAlive()) {
+                bookie.restart();
+            }
+        }
+    }
+
+    @Override
+    public void close() throws Exception {
+        for (Bookie bookie : bookies) {
+            bookie.close();
+        }
+        zoo.close();
+        if (!Boolean.getBoolean("keep.data")) {
+            try (Stream<Path> files = Files.walk(dir)) {
+                for (Path file : files.sorted(Comparator.reverseOrder()).toList()) {
+                    Files.delete(file);
+                }
+            }
+        }
+    }
+
+    /** Ports that were free a moment ago, none twice. */
+    private static List<Integer> freePorts(int count) throws IOException {
+        List<ServerSocket> sockets = new ArrayList<>();
+        List<Integer> ports = new ArrayList<>();
+        try {
+            for (int i = 0; i < count; i++) {
+                ServerSocket socket = new ServerSocket(0, 1, InetAddress.getLoopbackAddress());
+                sockets.add(socket);
+                ports.add(socket.getLocalPort());
+            }
+        } finally {
+            for (ServerSocket socket : sockets) {
+                socket.close();
+            }
+        }
+        return ports;
+    }
+}
