@@ -17,8 +17,6 @@ use crate::wire::Wire;
 use crate::wire::ledger_id;
 
 const PAGE: usize = 256;
-/// More records than any run makes.
-const MANY: usize = 10_000;
 
 /// Entries `from..to` of a ledger as a reader got them: all of them, in order, the bytes that were written.
 pub fn check_entries(path: &str, log: &AckLog, ledger: u64, from: u64, to: u64, entries: &[Entry]) {
@@ -144,14 +142,8 @@ pub async fn records(store: Arc<dyn MetadataStore>, cold: &ColdStore, log: &AckL
     let instance = Cluster::open(store.as_ref()).await.unwrap().expect("the cluster has an identity");
     let (ledgers, catalog) = (Ledgers::new(store.clone()), Catalog::new(store.clone()));
     let promised = log.ledgers();
-    let mut catalogued = BTreeMap::new();
-    for entry in catalog.list(None, MANY).await.unwrap() {
-        let second = catalogued.insert(entry.ledger, entry.clone());
-        assert!(second.is_none(), "ledger {}: the catalog names two objects: {second:?} and {entry:?}", entry.ledger);
-    }
-    let abandoned = Attempts::new(store.clone()).list_abandoned(None, MANY).await.unwrap();
     let mut after = None;
-    let mut named_objects = BTreeMap::new();
+    let mut settled = Vec::new();
     loop {
         let page = ledgers.list(after, PAGE).await.unwrap();
         let Some((last, _)) = page.last() else { break };
@@ -168,17 +160,38 @@ pub async fn records(store: Arc<dyn MetadataStore>, cold: &ColdStore, log: &AckL
             };
             let key = named.object_key(instance.as_str(), id);
             log.settled(id.get(), &key);
-            named_objects.insert(id.get(), key.clone());
-            let entry = catalogued.get(&id).unwrap_or_else(|| panic!("ledger {id}: the catalog does not have {key}"));
-            assert_eq!((&entry.key, entry.object_bytes), (&key, named.object_bytes), "ledger {id}");
-            assert!(
-                abandoned.iter().all(|attempt| attempt.attempt.key != key),
-                "ledger {id} names an object that an abandoned attempt condemns"
-            );
-            let reader = ObjectReader::open(cold, instance.as_str(), id, &named).await;
-            let reader = reader.unwrap_or_else(|error| panic!("ledger {id}: object {key}: {error}"));
-            read_object(&reader, log, id.get(), end).await;
+            settled.push((id, end, key, named));
         }
+    }
+    // After the records: offloaders may be at work, and what a record names must stand in the catalog from then on.
+    let mut catalogued = BTreeMap::new();
+    let mut after = None;
+    loop {
+        let page = catalog.list(after, PAGE).await.unwrap();
+        let Some(last) = page.last() else { break };
+        after = Some((last.ledger, last.uuid));
+        for entry in page {
+            let id = entry.ledger;
+            let second = catalogued.insert(id, entry.clone());
+            assert!(second.is_none(), "ledger {id}: the catalog names two objects: {second:?} and {entry:?}");
+        }
+    }
+    let (attempts, mut after, mut condemned) = (Attempts::new(store.clone()), None, BTreeSet::new());
+    loop {
+        let page = attempts.list_abandoned(after, PAGE).await.unwrap();
+        let Some(last) = page.last() else { break };
+        after = Some(last.attempt.uuid);
+        condemned.extend(page.into_iter().map(|record| record.attempt.key));
+    }
+    let mut named_objects = BTreeMap::new();
+    for (id, end, key, named) in settled {
+        let entry = catalogued.get(&id).unwrap_or_else(|| panic!("ledger {id}: the catalog does not have {key}"));
+        assert_eq!((&entry.key, entry.object_bytes), (&key, named.object_bytes), "ledger {id}");
+        assert!(!condemned.contains(&key), "ledger {id} names an object that an abandoned attempt condemns");
+        let reader = ObjectReader::open(cold, instance.as_str(), id, &named).await;
+        let reader = reader.unwrap_or_else(|error| panic!("ledger {id}: object {key}: {error}"));
+        read_object(&reader, log, id.get(), end).await;
+        named_objects.insert(id.get(), key);
     }
     counts::add("settled ledgers checked", named_objects.len() as u64);
     let distinct: BTreeSet<&String> = named_objects.values().collect();
