@@ -106,6 +106,10 @@ impl Disk for RecordingDisk {
     async fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
         self.disk.free_bytes(dir).await
     }
+
+    async fn total_bytes(&self, dir: &Path) -> io::Result<u64> {
+        self.disk.total_bytes(dir).await
+    }
 }
 
 struct RecordingFile {
@@ -133,6 +137,10 @@ impl DiskFile for RecordingFile {
 
     async fn read(&self, ranges: Vec<Range<u64>>) -> Vec<io::Result<Bytes>> {
         self.inner.read(ranges).await
+    }
+
+    async fn sync(&self) -> io::Result<()> {
+        self.inner.sync().await
     }
 
     async fn set_len(&self, bytes: u64) -> io::Result<()> {

@@ -62,6 +62,9 @@ pub trait Disk: Send + Sync + 'static {
 
     /// Bytes that may still be written to the file system that holds `dir`.
     async fn free_bytes(&self, dir: &Path) -> io::Result<u64>;
+
+    /// Size of the file system that holds `dir`, in bytes.
+    async fn total_bytes(&self, dir: &Path) -> io::Result<u64>;
 }
 
 /// One open file.
@@ -73,6 +76,9 @@ pub trait DiskFile: Send + Sync + 'static {
 
     /// Reads the ranges, one hop for all. A range that reaches beyond the end of the file is an error of that range.
     async fn read(&self, ranges: Vec<Range<u64>>) -> Vec<io::Result<Bytes>>;
+
+    /// Waits until a power cut cannot undo anything that was written before the call.
+    async fn sync(&self) -> io::Result<()>;
 
     /// Sets the length and syncs it.
     async fn set_len(&self, bytes: u64) -> io::Result<()>;

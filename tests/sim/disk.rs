@@ -167,6 +167,10 @@ impl Disk for SimDisk {
     async fn free_bytes(&self, _: &Path) -> io::Result<u64> {
         Ok(FREE_BYTES)
     }
+
+    async fn total_bytes(&self, _: &Path) -> io::Result<u64> {
+        Ok(FREE_BYTES)
+    }
 }
 
 struct SimFile {
@@ -219,6 +223,12 @@ impl DiskFile for SimFile {
     async fn read(&self, ranges: Vec<Range<u64>>) -> Vec<io::Result<Bytes>> {
         disk_pause(&self.disk.rng).await;
         ranges.iter().map(|range| self.read_range(range)).collect()
+    }
+
+    async fn sync(&self) -> io::Result<()> {
+        disk_pause(&self.disk.rng).await;
+        self.disk.check()?;
+        if self.disk.honesty == Honesty::NoFileSync { Ok(()) } else { self.file.sync_data() }
     }
 
     async fn set_len(&self, bytes: u64) -> io::Result<()> {

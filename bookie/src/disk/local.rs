@@ -156,6 +156,15 @@ impl Disk for LocalDisk {
         })
         .await
     }
+
+    async fn total_bytes(&self, dir: &Path) -> io::Result<u64> {
+        let dir = dir.to_path_buf();
+        blocking(move || {
+            let facts = rustix::fs::statvfs(&dir)?;
+            Ok(facts.f_blocks.saturating_mul(facts.f_frsize))
+        })
+        .await
+    }
 }
 
 struct LocalFile {
@@ -211,6 +220,11 @@ impl DiskFile for Handle {
     async fn read(&self, ranges: Vec<Range<u64>>) -> Vec<io::Result<Bytes>> {
         let file = self.0.clone();
         run_blocking("disk-read", move || ranges.iter().map(|range| file.read(range)).collect()).await
+    }
+
+    async fn sync(&self) -> io::Result<()> {
+        let file = self.0.clone();
+        blocking(move || file.file.sync_all()).await
     }
 
     async fn set_len(&self, bytes: u64) -> io::Result<()> {

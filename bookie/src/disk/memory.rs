@@ -214,6 +214,10 @@ impl Disk for MemoryDisk {
         let state = lock(&self.shared);
         Ok(state.capacity_bytes.map_or(u64::MAX, |capacity| capacity.saturating_sub(state.used_bytes())))
     }
+
+    async fn total_bytes(&self, _dir: &Path) -> io::Result<u64> {
+        Ok(lock(&self.shared).capacity_bytes.unwrap_or(u64::MAX))
+    }
 }
 
 struct Handle {
@@ -262,6 +266,12 @@ impl DiskFile for Handle {
             .collect()
     }
 
+    async fn sync(&self) -> io::Result<()> {
+        lock(&self.disk).check_sync()?;
+        lock(&self.content).sync();
+        Ok(())
+    }
+
     async fn set_len(&self, bytes: u64) -> io::Result<()> {
         lock(&self.disk).check_sync()?;
         let mut content = lock(&self.content);
@@ -305,5 +315,9 @@ mod tests {
         let file = after.open(&dir.join("kept")).await.unwrap();
         assert_eq!(read_one(&*file, 0..1).await.unwrap()[..], [1]);
         assert_eq!(read_one(&*file, 4096..4097).await.unwrap()[..], [0]);
+        file.write(4096, AlignedBuffer::copy_of(&[2]), false).await.1.unwrap();
+        file.sync().await.unwrap();
+        let file = after.crash().open(&dir.join("kept")).await.unwrap();
+        assert_eq!(read_one(&*file, 4096..4097).await.unwrap()[..], [2], "a sync covers what was written before");
     }
 }
