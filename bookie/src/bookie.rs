@@ -220,6 +220,11 @@ impl Bookie {
     }
 
     #[cfg(test)]
+    pub(crate) fn waiting_polls(&self) -> u64 {
+        self.store.metrics.long_polls.get()
+    }
+
+    #[cfg(test)]
     pub(crate) fn sealed_segments(&self) -> u64 {
         self.store.sealed.count().0
     }
@@ -326,6 +331,9 @@ async fn look_for_space(store: &Store, maker: &SegmentMaker) {
     }
     if store.condition.is_writable() || store.condition.failure().is_some() {
         return;
+    }
+    if maker.has_priority_space().await {
+        store.condition.take_priority();
     }
     // A full segment that waits for the index is tried again by the sealer: real rows, and more of them than a probe.
     if *store.seal_waits.borrow() || !store.index_takes_writes().await {

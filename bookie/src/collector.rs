@@ -204,6 +204,8 @@ impl Collector {
                 // In memory first: from here on nothing more is admitted that the tombstone forbids.
                 state.tombstone = Some(verdict.tombstone);
                 store.tombstones.set(verdict.ledger, verdict.tombstone);
+                drop(state);
+                slot.tell_news();
                 match verdict.tombstone {
                     Tombstone::Deleted => report.ledgers_deleted += 1,
                     Tombstone::Gone | Tombstone::Revived => report.ledgers_gone += 1,

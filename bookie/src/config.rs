@@ -1,6 +1,7 @@
 use config::{ByteSize, Span};
 use serde::{Deserialize, Serialize};
 
+use crate::disk::BLOCK_BYTES;
 use crate::error::Error;
 use crate::format::SealedLayout;
 
@@ -25,6 +26,9 @@ pub struct BookieConfig {
     pub disk_bytes_max: ByteSize,
     /// Space of the file system that is left to others; the bookie is read-only before it goes below.
     pub disk_free_bytes_min: ByteSize,
+    /// Space that is kept for entries of high priority, those of recovery and repair, while the bookie is read-only: so far they
+    /// may exceed `disk_bytes_max` and go below `disk_free_bytes_min`. 0 refuses them too.
+    pub priority_reserve_bytes: ByteSize,
     /// Memory for the newest groups of the journal, from which readers of the tail are served.
     pub write_buffer_bytes: ByteSize,
     /// Memory for index blocks of sealed segments.
@@ -39,7 +43,9 @@ pub struct BookieConfig {
     pub group_bytes_max: ByteSize,
     /// How many batches of reads go to the disk at the same time.
     pub read_concurrency: usize,
-    /// Longest frame accepted, length word included.
+    /// Reads that may wait for a higher last-add-confirmed at the same time; beyond it they are answered without waiting.
+    pub long_polls_max: usize,
+    /// Longest frame accepted and sent, length word included.
     pub frame_bytes_max: ByteSize,
     /// Whether the journal syncs before it acknowledges.
     pub sync: SyncMode,
@@ -59,6 +65,7 @@ impl Default for BookieConfig {
             segment_bytes: ByteSize::mib(256),
             disk_bytes_max: ByteSize::gib(64),
             disk_free_bytes_min: ByteSize::gib(1),
+            priority_reserve_bytes: ByteSize::mib(256),
             write_buffer_bytes: ByteSize::mib(32),
             index_cache_bytes: ByteSize::mib(8),
             add_bytes_max: ByteSize::mib(32),
@@ -66,6 +73,7 @@ impl Default for BookieConfig {
             add_wait: Span::millis(500),
             group_bytes_max: ByteSize::mib(1),
             read_concurrency: 8,
+            long_polls_max: 10_000,
             frame_bytes_max: ByteSize::new(proto::FRAME_BYTES_MAX_DEFAULT as u64),
             sync: SyncMode::Always,
             collect_interval: Span::secs(60),
@@ -83,12 +91,19 @@ impl BookieConfig {
         self.group_bytes_max.bytes().min(self.segment_bytes.bytes() / 4)
     }
 
+    /// Size of a segment for entries of high priority: several fit what is kept, so that the first give space back before the last
+    /// is full.
+    pub(crate) fn priority_segment_bytes(&self) -> u64 {
+        let part = self.segment_bytes.bytes().min(self.priority_reserve_bytes.bytes() / 8);
+        part.next_multiple_of(BLOCK_BYTES as u64)
+    }
+
     /// Checks that the values fit each other.
     ///
     /// # Errors
     /// [`Error::Config`] naming the first setting that does not.
     pub fn validate(&self) -> Result<(), Error> {
-        let rules: [(bool, &str); 9] = [
+        let rules: [(bool, &str); 10] = [
             (self.segment_bytes.bytes() >= SEGMENT_BYTES_MIN, "segment_bytes must be at least 64KiB"),
             (self.segment_bytes.bytes() <= SEGMENT_BYTES_MAX, "segment_bytes must be at most 2GiB"),
             (self.disk_bytes_max >= self.segment_bytes, "disk_bytes_max must be at least segment_bytes"),
@@ -97,6 +112,7 @@ impl BookieConfig {
             (self.group_bytes_max.bytes() >= 4096, "group_bytes_max must be at least 4KiB"),
             (self.group_bytes_max.bytes() <= FRAME_BYTES_LIMIT, "group_bytes_max must be at most 256MiB"),
             (self.read_concurrency > 0, "read_concurrency must be at least 1"),
+            (self.long_polls_max <= LONG_POLLS_LIMIT, "long_polls_max must be at most 16000"),
             (!self.collect_interval.duration().is_zero(), "collect_interval must be longer than 0s"),
         ];
         match rules.iter().find(|(holds, _)| !holds) {
@@ -110,6 +126,8 @@ const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 /// Places in a segment are 32 bits.
 const SEGMENT_BYTES_MAX: u64 = 2 << 30;
 const FRAME_BYTES_LIMIT: u64 = 256 << 20;
+/// Fewer than one connection may have open, so that none is filled by requests that only wait.
+const LONG_POLLS_LIMIT: usize = 16_000;
 
 /// Entries after which a segment is sealed even when it has space: bounds the memory of its index to 16 MiB.
 pub(crate) const SEGMENT_ENTRIES_MAX: u64 = 1 << 20;

@@ -8,8 +8,9 @@
 //! # Failures
 //! A failed write or sync says nothing certain about the disk, so it ends writing for good (`Condition::fail`): the records of
 //! the group and all later ones are answered with an I/O error and never acknowledged. Missing space is different: segments are
-//! reserved before they are used, so it shows before anything is written; entries are refused as read-only, and keys and fences
-//! go on in what every segment keeps back for them, then in small segments of their own. An index without space is the same: a
+//! reserved before they are used, so it shows before anything is written; entries are refused as read-only, those of recovery and
+//! repair go on in the space that is kept for them, and keys and fences in what every segment keeps back, then in small segments
+//! of their own ([`Class`]). An index without space is the same: a
 //! new segment cannot be named in it, full ones wait to be sealed and are served as they are.
 //!
 //! # Crash
@@ -27,7 +28,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 pub(crate) use maker::SegmentMaker;
-pub(crate) use queue::{Completion, JournalQueue, Pending, Work};
+pub(crate) use queue::{Class, Completion, JournalQueue, Pending, Work};
 pub(crate) use replay::{Replayed, replay};
 pub(crate) use seal::{SealJob, Sealer};
 
@@ -79,7 +80,7 @@ impl JournalWriter {
 
     /// Opens the first segment, or goes read-only when there is no space for it.
     pub(crate) async fn open_first(&mut self) -> Result<(), Error> {
-        match self.roll(self.store.config.segment_bytes.bytes(), false).await {
+        match self.roll(self.store.config.segment_bytes.bytes(), Class::Normal).await {
             Ok(()) => Ok(()),
             Err(NoRoom::Space(reason)) => {
                 self.store.condition.read_only(reason);
@@ -108,43 +109,46 @@ impl JournalWriter {
     }
 
     async fn commit(&mut self, batch: Vec<Pending>) {
-        let demand = Demand::of(&batch);
-        let (entries_fit, controls_fit) = match self.make_room(&demand).await {
-            Ok(()) => (true, true),
-            Err(NoRoom::Failed(reason)) => return self.fail(Group::new(batch, |_| true), reason),
-            Err(NoRoom::Space(reason)) => {
-                self.store.condition.read_only(reason);
-                match self.make_control_room(&demand.controls()).await {
-                    Ok(()) => (false, true),
-                    Err(NoRoom::Space(_)) => (false, false),
-                    Err(NoRoom::Failed(reason)) => return self.fail(Group::new(batch, |_| true), reason),
-                }
+        let written = match self.make_room_for(&batch).await {
+            Ok(written) => written,
+            Err(reason) => return self.fail(Group::new(batch, |_| true), reason),
+        };
+        let group = Group::new(batch, |pending| written.is_some_and(|least| pending.class() >= least));
+        if let Err(reason) = self.write(&group).await {
+            return self.fail(group, reason);
+        }
+        group.answer(&self.store);
+    }
+
+    /// Writes a group and makes it visible; without records nothing is written. Barriers in it hold afterwards.
+    async fn write(&mut self, group: &Group) -> Result<(), String> {
+        if let Some(segment) = self.current.clone().filter(|_| !group.is_empty()) {
+            let (start, sequence) = (segment.index().end, self.sequence + 1);
+            let (buffer, bytes, places) = group.encode(&segment.header, start, sequence);
+            let end = start + buffer.len() as u64;
+            let sync = self.store.config.sync == SyncMode::Always;
+            let began = self.store.clock.now();
+            let (buffer, result) = segment.file.write(start, buffer, sync).await;
+            result.map_err(|error| format!("write {}: {error}", segment.path.display()))?;
+            self.store.metrics.group_written(group.len(), buffer.len(), self.store.clock.now() - began);
+            self.sequence = sequence;
+            if let Ok(start) = u32::try_from(start) {
+                self.store.keep_recent(segment.id(), start, buffer, bytes);
             }
-        };
-        let group = Group::new(batch, |pending| if pending.is_entry() { entries_fit } else { controls_fit });
-        let Some(segment) = self.current.clone().filter(|_| !group.is_empty()) else {
-            return group.refuse(&self.store);
-        };
-        let (start, sequence) = (segment.index().end, self.sequence + 1);
-        let (buffer, bytes, places) = group.encode(&segment.header, start, sequence);
-        let end = start + buffer.len() as u64;
-        let sync = self.store.config.sync == SyncMode::Always;
-        let began = self.store.clock.now();
-        let (buffer, result) = segment.file.write(start, buffer, sync).await;
-        if let Err(error) = result {
-            return self.fail(group, format!("write {}: {error}", segment.path.display()));
+            group.publish(&self.store, &segment, end, sequence, &places);
+            if !self.spare_asked && end > segment.capacity / 2 && segment.class == Class::Normal {
+                self.spare_asked = true;
+                self.maker.want_spare();
+            }
         }
-        self.store.metrics.group_written(group.len(), buffer.len(), self.store.clock.now() - began);
-        self.sequence = sequence;
-        if let Ok(start) = u32::try_from(start) {
-            self.store.keep_recent(segment.id(), start, buffer, bytes);
+        if group.has_barrier() && self.store.config.sync == SyncMode::Never {
+            // Sealed segments were synced when they were sealed.
+            for segment in self.store.unsealed() {
+                let synced = segment.file.sync().await;
+                synced.map_err(|error| format!("sync {}: {error}", segment.path.display()))?;
+            }
         }
-        group.publish(&self.store, &segment, end, sequence, &places);
-        group.acknowledge(&self.store);
-        if !self.spare_asked && end > segment.capacity / 2 && !segment.control {
-            self.spare_asked = true;
-            self.maker.want_spare();
-        }
+        Ok(())
     }
 
     fn fail(&self, group: Group, reason: String) {
@@ -154,12 +158,12 @@ impl JournalWriter {
 
     fn fits(&self, demand: &Demand) -> bool {
         let Some(segment) = &self.current else { return false };
-        if segment.control && demand.entries > 0 {
+        if segment.class == Class::Control && demand.is_ordinary {
             return false;
         }
         let index = segment.index();
         let entries = index.entries + demand.entries;
-        let reserve = if demand.entries > 0 { (segment.capacity / 16).min(CONTROL_RESERVE_BYTES_MAX) } else { 0 };
+        let reserve = if demand.is_ordinary { (segment.capacity / 16).min(CONTROL_RESERVE_BYTES_MAX) } else { 0 };
         let end = index.end + demand.group_bytes() + reserve;
         entries <= SEGMENT_ENTRIES_MAX.max(demand.entries)
             && end + room_needed(entries, index.ledgers() + demand.records) <= segment.capacity
@@ -172,30 +176,55 @@ impl JournalWriter {
         (needed + reserve).next_multiple_of(BLOCK_BYTES as u64)
     }
 
-    async fn make_room(&mut self, demand: &Demand) -> Result<(), NoRoom> {
+    /// Makes room for as much of a batch as there is space for. The least class that is written; `None` when nothing is.
+    ///
+    /// # Errors
+    /// When the disk or the index failed.
+    async fn make_room_for(&mut self, batch: &[Pending]) -> Result<Option<Class>, String> {
+        for class in [Class::Normal, Class::Priority, Class::Control] {
+            match self.make_room(&Demand::of(batch, class), class).await {
+                Ok(()) => return Ok(Some(class)),
+                Err(NoRoom::Failed(reason)) => return Err(reason),
+                Err(NoRoom::Space(reason)) => match class {
+                    Class::Normal => self.store.condition.read_only(reason),
+                    Class::Priority => self.store.condition.refuse_priority(),
+                    Class::Control => {}
+                },
+            }
+        }
+        Ok(None)
+    }
+
+    async fn make_room(&mut self, demand: &Demand, class: Class) -> Result<(), NoRoom> {
+        let config = &self.store.config;
+        let needed = Self::segment_bytes(demand);
+        let bytes = match class {
+            _ if demand.records == 0 => return Ok(()),
+            Class::Normal => config.segment_bytes.bytes(),
+            Class::Priority => config.priority_segment_bytes(),
+            Class::Control => return self.make_control_room(demand, needed).await,
+        };
         // Twice at most: a spare segment comes first and may be too small for a very long entry.
         while !self.fits(demand) {
-            let bytes = self.store.config.segment_bytes.bytes().max(Self::segment_bytes(demand));
-            self.roll(bytes, false).await?;
+            self.roll(bytes.max(needed), class).await?;
         }
         Ok(())
     }
 
-    async fn make_control_room(&mut self, demand: &Demand) -> Result<(), NoRoom> {
-        if demand.records == 0 || self.fits(demand) {
+    async fn make_control_room(&mut self, demand: &Demand, needed: u64) -> Result<(), NoRoom> {
+        if self.fits(demand) {
             return Ok(());
         }
-        let needed = Self::segment_bytes(demand);
-        match self.roll(CONTROL_SEGMENT_BYTES.max(needed), true).await {
-            Err(NoRoom::Space(_)) => self.roll(CONTROL_SEGMENT_BYTES_MIN.max(needed), true).await,
+        match self.roll(CONTROL_SEGMENT_BYTES.max(needed), Class::Control).await {
+            Err(NoRoom::Space(_)) => self.roll(CONTROL_SEGMENT_BYTES_MIN.max(needed), Class::Control).await,
             other => other,
         }
     }
 
     /// Hands the current segment to the sealer and opens the next.
-    async fn roll(&mut self, bytes: u64, control: bool) -> Result<(), NoRoom> {
+    async fn roll(&mut self, bytes: u64, class: Class) -> Result<(), NoRoom> {
         self.hand_over().await?;
-        let next = match self.maker.next(bytes, control).await {
+        let next = match self.maker.next(bytes, class).await {
             Ok(next) => next,
             Err(MakeError::NoSpace(reason)) => return Err(NoRoom::Space(reason)),
             Err(MakeError::Failed(error)) => return Err(NoRoom::Failed(describe(&error))),
@@ -260,12 +289,8 @@ impl Group {
         self.finish(Some(proto::Status::Io), store);
     }
 
-    /// Answers all that had no place.
-    fn refuse(self, store: &Store) {
-        self.finish(None, store);
-    }
-
-    fn acknowledge(self, store: &Store) {
+    /// Answers all: what was written, and what had no place.
+    fn answer(self, store: &Store) {
         self.finish(None, store);
     }
 

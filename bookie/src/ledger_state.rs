@@ -4,6 +4,7 @@
 //! admission is the order of the journal. That is the whole of fencing: an add admitted before the fence is in the journal before
 //! it, and durable when the fence is.
 
+use bytes::Bytes;
 use ledger::{EntryId, LedgerId, MasterKey};
 
 use crate::format::SegmentId;
@@ -39,6 +40,15 @@ pub(crate) enum Refusal {
     NeedsRevival,
 }
 
+/// Why nothing can be told of all entries of a ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Absence {
+    /// It was never here, or is deleted.
+    NoLedger,
+    /// It was dropped: what is here may be less than what was.
+    Unknown,
+}
+
 /// What admits an add: records to queue before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Admission {
@@ -62,8 +72,10 @@ pub(crate) struct LedgerState {
     pub(crate) tombstone: Option<Tombstone>,
     /// Highest durable entry.
     pub(crate) max_entry: Option<EntryId>,
-    /// Highest last-add-confirmed of any durable entry.
+    /// Highest last-add-confirmed of any durable entry, and of the explicit ones.
     pub(crate) last_confirmed: Option<EntryId>,
+    /// The durable explicit last-add-confirmed, as it was written. Of several the highest stays, so that nobody sees it go back.
+    pub(crate) explicit_lac: Option<Bytes>,
     /// Wall time of the last admitted recovery add, in milliseconds; 0 for none.
     pub(crate) recovery_ms: u64,
     /// Records admitted whose fate is open.
@@ -91,6 +103,7 @@ impl LedgerState {
             tombstone,
             max_entry: row.max_entry,
             last_confirmed: row.last_confirmed,
+            explicit_lac: row.explicit_lac.clone(),
             recovery_ms: row.recovery_ms,
             ..Self::default()
         }
@@ -103,8 +116,29 @@ impl LedgerState {
             fenced: self.fenced,
             max_entry: self.max_entry,
             last_confirmed: self.last_confirmed,
+            explicit_lac: self.explicit_lac.clone(),
             recovery_ms: self.recovery_ms,
         }
+    }
+
+    /// Whether what is here is all there ever was, so that it may be told as such; else why not.
+    pub(crate) fn is_whole(&self) -> Result<(), Absence> {
+        match self.tombstone {
+            Some(Tombstone::Deleted) => Err(Absence::NoLedger),
+            Some(Tombstone::Gone | Tombstone::Revived) => Err(Absence::Unknown),
+            None if !self.exists => Err(Absence::NoLedger),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the fence is on stable storage.
+    pub(crate) fn is_fenced_for_good(&self) -> bool {
+        self.fenced && self.fence_durability == Durability::Yes
+    }
+
+    /// Whether someone who knows of `previous` and of a fence, or of none, has waited long enough.
+    pub(crate) fn has_news(&self, previous: Option<EntryId>, knows_fence: bool) -> bool {
+        self.last_confirmed > previous || self.is_whole().is_err() || (self.is_fenced_for_good() && !knows_fence)
     }
 
     /// A key of all zeros stands for "not known yet", in what is stored and in what tools send.
@@ -169,6 +203,19 @@ impl LedgerState {
         Ok(Admission { write_key, write_fence })
     }
 
+    /// Decides on an explicit last-add-confirmed, which no fence stops. On success its records MUST be queued before the lock is
+    /// released.
+    pub(crate) fn admit_write_lac(&mut self, key: &MasterKey) -> Result<Admission, Refusal> {
+        match self.tombstone {
+            Some(Tombstone::Deleted) => return Err(Refusal::NoLedger),
+            // It is closed and lives elsewhere: whoever still writes it must stop.
+            Some(Tombstone::Gone | Tombstone::Revived) => return Err(Refusal::Fenced),
+            None => {}
+        }
+        self.check_key(key)?;
+        Ok(Admission { write_key: self.learn_key(key), write_fence: false })
+    }
+
     /// Whether the state can be forgotten and read again from the index.
     pub(crate) fn is_clean(&self, sealed_through: SegmentId) -> bool {
         self.pending == 0
@@ -192,6 +239,16 @@ impl LedgerState {
         }
         if self.master_key == Some(key) {
             self.key_durability = Durability::Yes;
+        }
+    }
+
+    /// A durable explicit last-add-confirmed.
+    pub(crate) fn on_explicit_lac(&mut self, segment: SegmentId, body: &[u8]) {
+        self.on_record(segment);
+        let Some(confirmed) = confirmed_in(body) else { return };
+        self.last_confirmed = self.last_confirmed.max(confirmed);
+        if self.explicit_lac.as_deref().and_then(confirmed_in) <= Some(confirmed) {
+            self.explicit_lac = Some(Bytes::copy_from_slice(body));
         }
     }
 
@@ -226,6 +283,12 @@ impl LedgerState {
         self.segments = None;
         self.segments_epoch += 1;
     }
+}
+
+/// The last-add-confirmed in the body of an explicit one: the second of its two ids.
+fn confirmed_in(body: &[u8]) -> Option<Option<EntryId>> {
+    let bytes = body.get(8..16)?.try_into().ok()?;
+    EntryId::option_from_i64(i64::from_be_bytes(bytes))
 }
 
 /// A ledger that the collector may drop from a segment, as metadata proved it.

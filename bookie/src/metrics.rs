@@ -55,6 +55,8 @@ const STATE: Def = Def::new(
 );
 const CONNECTIONS: Def = Def::new("thermocline_bookie_connections", "Connections that are open.");
 const ACCEPTED: Def = Def::new("thermocline_bookie_connections_accepted", "Connections that were taken in.");
+const LONG_POLLS: Def =
+    Def::new("thermocline_bookie_long_polls", "Reads that wait for a higher last-add-confirmed of their ledger.");
 const COLLECTIONS: Def = Def::new("thermocline_bookie_collector_runs", "Runs of the collector, by how they ended.");
 const DROPPED: Def = Def::new(
     "thermocline_bookie_collector_ledgers_dropped",
@@ -148,6 +150,8 @@ pub(crate) struct Metrics {
     /// Connections that are open.
     pub(crate) connections: Gauge,
     accepted: Counter,
+    /// Reads that wait.
+    pub(crate) long_polls: Gauge,
     collections: By<Run, Counter>,
     dropped: By<Dropped, Counter>,
     unanswered: Counter,
@@ -172,6 +176,7 @@ impl Metrics {
             free_bytes: Gauge::default(),
             connections: Gauge::default(),
             accepted: Counter::default(),
+            long_polls: Gauge::default(),
             collections: By::default(),
             dropped: By::default(),
             unanswered: Counter::default(),
@@ -257,6 +262,7 @@ impl Metrics {
         set.gauge(FREE, &own.free_bytes);
         set.gauge(CONNECTIONS, &own.connections);
         set.counter(ACCEPTED, &own.accepted);
+        set.gauge(LONG_POLLS, &own.long_polls);
         set.counters(COLLECTIONS, &own.collections);
         set.counters(DROPPED, &own.dropped);
         set.counter(UNANSWERED, &own.unanswered);

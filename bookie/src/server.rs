@@ -10,13 +10,18 @@
 //! Adds of a connection are answered in the order they came, refused ones included. Of reads only those of the same entry are
 //! kept in order: clients of version 2 cannot tell them apart.
 //!
+//! Long polls wait without any of this and keep no order; see `polls.rs`.
+//!
 //! # Bounds
 //! A reader stops reading its socket while its peer does not take answers, while too many of its requests are open, and while
 //! the add budget is spent (for a short time; then adds are refused as too many). A peer that takes nothing for
 //! `write_timeout` is disconnected.
 
+mod batch;
 mod connection;
+mod facts;
 mod outbox;
+mod polls;
 mod reads;
 
 use std::fmt;
@@ -36,6 +41,8 @@ pub(crate) struct Server {
     pub(crate) reads: ByteBudget,
     /// Batches of reads at the disk.
     pub(crate) disk_reads: Semaphore,
+    /// Long polls that wait.
+    pub(crate) polls: Semaphore,
     pub(crate) tasks: TaskTree,
 }
 
@@ -46,6 +53,7 @@ impl Server {
             adds: budget.child("bookie-adds", config.add_bytes_max.bytes()),
             reads: budget.child("bookie-reads", config.read_bytes_max.bytes()),
             disk_reads: Semaphore::new(config.read_concurrency),
+            polls: Semaphore::new(config.long_polls_max.min(Semaphore::MAX_PERMITS)),
             store,
             tasks,
         }

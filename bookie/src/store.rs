@@ -10,6 +10,7 @@
 //! the index. Readers take the unsealed list first; sealing fills the second place before it empties the first.
 
 mod condition;
+mod list;
 mod open;
 mod read;
 mod recent;
@@ -227,7 +228,9 @@ impl Store {
         index.last_sequence = sequence;
         drop(index);
         for run in records.chunk_by(|a, b| Arc::ptr_eq(a.slot, b.slot)) {
-            let mut state = run[0].slot.lock();
+            let slot = run[0].slot;
+            let mut state = slot.lock();
+            let (confirmed, fenced) = (state.last_confirmed, state.is_fenced_for_good());
             if run.iter().any(|record| record.kind == RecordKind::RecoveryEntry) {
                 state.recovery_ms = state.recovery_ms.max(now_ms).max(1);
             }
@@ -238,8 +241,14 @@ impl Store {
                     }
                     RecordKind::Fence => state.on_fence(segment.id()),
                     RecordKind::MasterKey => state.on_key(segment.id(), record.body),
-                    RecordKind::ExplicitLac | RecordKind::Tombstone => state.on_other(segment.id()),
+                    RecordKind::ExplicitLac => state.on_explicit_lac(segment.id(), record.body),
+                    RecordKind::Tombstone => state.on_other(segment.id()),
                 }
+            }
+            let has_news = state.last_confirmed > confirmed || state.is_fenced_for_good() != fenced;
+            drop(state);
+            if has_news {
+                slot.tell_news();
             }
         }
     }

@@ -1,10 +1,15 @@
 //! Whole bookies, spoken to over the wire.
 
+mod batch;
 mod collect;
 mod damage;
 mod fencing;
+mod hostile;
 mod identity;
 mod load;
+mod operations;
+mod polls;
+mod priority;
 mod real_disk;
 mod restart;
 mod space;

@@ -1,21 +1,30 @@
-//! The client's end of a BookKeeper connection: adds and reads in version 2, READ_LAC in version 3.
+//! The client's end of a BookKeeper connection: adds and reads in version 2, everything else in version 3.
 //!
 //! Replies of version 2 are matched by (operation, ledger id, entry id), and identical requests can be in flight: keep the
 //! pending ones of a key in order. Replies of version 3 are matched by (transaction number, operation).
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+mod response;
+
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
 use ledger::{EntryId, LedgerId, MASTER_KEY_BYTES, MasterKey};
-use prost::Message;
+
+pub use response::{
+    BatchResponseV2, Operation, PayloadV3, ResponseError, ResponseV2, ResponseV3, decode_batch_response_v2,
+    decode_response_v2, decode_response_v3,
+};
 
 use crate::bookkeeper::{
-    AddRequest, BkPacketHeader, OperationType, ProtocolVersion, ReadLacRequest, ReadRequest, Request, Response,
-    add_request, read_request,
+    AddRequest, BkPacketHeader, ForceLedgerRequest, GetBookieInfoRequest, GetListOfEntriesOfLedgerRequest,
+    OperationType, ProtocolVersion, ReadLacRequest, ReadRequest, Request, WriteLacRequest, add_request, read_request,
 };
 use crate::v2::{
-    FLAG_FENCE, FLAG_HIGH_PRIORITY, FLAG_RECOVERY_ADD, Header, OP_ADD, OP_READ, VERSION_MAX, frame_length,
+    FLAG_FENCE, FLAG_HIGH_PRIORITY, FLAG_RECOVERY_ADD, Header, OP_ADD, OP_BATCH_READ, OP_READ, VERSION_MAX,
+    frame_length,
 };
-use crate::v3::{WRITE_FLAG_DEFERRED_SYNC, encode_response as encode_message};
-use crate::{ReadTarget, Status};
+use crate::v3::{INFO_FREE, INFO_TOTAL, WRITE_FLAG_DEFERRED_SYNC, encode_response as encode_message};
+use crate::{PollTarget, ReadTarget};
 
 /// Priority that Java clients send; any value above 0 means the same.
 const HIGH_PRIORITY: u32 = 100;
@@ -66,13 +75,7 @@ pub fn encode_read_v2(
     high_priority: bool,
     out: &mut BytesMut,
 ) {
-    let mut bits = 0;
-    if fence.is_some() {
-        bits |= FLAG_FENCE;
-    }
-    if high_priority {
-        bits |= FLAG_HIGH_PRIORITY;
-    }
+    let bits = read_flags(fence.is_some(), high_priority);
     let bytes = 20 + if fence.is_some() { MASTER_KEY_BYTES } else { 0 };
     out.reserve(4 + bytes);
     out.put_u32(frame_length(bytes));
@@ -84,16 +87,58 @@ pub fn encode_read_v2(
     }
 }
 
+fn read_flags(fence: bool, high_priority: bool) -> u16 {
+    (if fence { FLAG_FENCE } else { 0 }) | (if high_priority { FLAG_HIGH_PRIORITY } else { 0 })
+}
+
+/// What a BATCH_READ asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BatchRead<'a> {
+    /// Ledger to read.
+    pub ledger: LedgerId,
+    /// First entry.
+    pub start: EntryId,
+    /// Names the request: replies are matched by it alone.
+    pub request: i64,
+    /// Most entries; `None` leaves the bound to the bytes.
+    pub count_max: Option<u32>,
+    /// Most bytes of the reply; see [`crate::BATCH_HEAD_BYTES`]. At least one entry comes whatever its size.
+    pub bytes_max: u64,
+    /// The key, when the ledger is to be fenced before it is read.
+    pub fence: Option<&'a MasterKey>,
+    /// Served ahead of normal requests.
+    pub high_priority: bool,
+}
+
+/// Appends a version 2 BATCH_READ frame. Bookies of Apache BookKeeper before 4.17 close the connection at it.
+pub fn encode_batch_read_v2(read: &BatchRead<'_>, out: &mut BytesMut) {
+    let bytes = 40 + if read.fence.is_some() { MASTER_KEY_BYTES } else { 0 };
+    out.reserve(4 + bytes);
+    out.put_u32(frame_length(bytes));
+    out.put_u32(Header::word(VERSION_MAX, OP_BATCH_READ, read_flags(read.fence.is_some(), read.high_priority)));
+    out.put_i64(read.ledger.as_i64());
+    out.put_i64(read.start.as_i64());
+    out.put_i64(read.request);
+    out.put_i32(read.count_max.map_or(0, |count| i32::try_from(count).unwrap_or(i32::MAX)));
+    out.put_i64(i64::try_from(read.bytes_max).unwrap_or(i64::MAX));
+    if let Some(master_key) = read.fence {
+        out.put_slice(master_key.as_bytes());
+    }
+}
+
 fn request(txn_id: u64, operation: OperationType, high_priority: bool) -> Request {
     let priority = high_priority.then_some(HIGH_PRIORITY);
-    let version = ProtocolVersion::VersionThree as i32;
-    Request { header: BkPacketHeader { version, operation: operation as i32, txn_id, priority }, ..Request::default() }
+    let (version, operation) = (Some(ProtocolVersion::VersionThree as i32), Some(operation as i32));
+    Request {
+        header: Some(BkPacketHeader { version, operation, txn_id: Some(txn_id), priority }),
+        ..Request::default()
+    }
 }
 
 /// Appends a version 3 READ_LAC frame.
 pub fn encode_read_lac_v3(txn: u64, ledger: LedgerId, out: &mut BytesMut) {
     let mut message = request(txn, OperationType::ReadLac, false);
-    message.read_lac_request = Some(ReadLacRequest { ledger_id: ledger.as_i64() });
+    message.read_lac_request = Some(ReadLacRequest { ledger_id: Some(ledger.as_i64()) });
     encode_message(&message, out);
 }
 
@@ -108,8 +153,8 @@ pub fn encode_read_v3(
 ) {
     let mut message = request(txn, OperationType::ReadEntry, high_priority);
     message.read_request = Some(ReadRequest {
-        ledger_id: ledger.as_i64(),
-        entry_id: target.as_i64(),
+        ledger_id: Some(ledger.as_i64()),
+        entry_id: Some(target.as_i64()),
         master_key: fence.map(|key| Bytes::copy_from_slice(key.as_bytes())),
         flag: fence.map(|_| read_request::Flag::FenceLedger as i32),
         ..ReadRequest::default()
@@ -132,158 +177,78 @@ pub fn encode_add_v3(
     let mut message = request(txn, OperationType::AddEntry, flags.high_priority);
     message.add_request = Some(AddRequest {
         flag: flags.recovery.then_some(add_request::Flag::RecoveryAdd as i32),
-        ledger_id: ledger.as_i64(),
-        entry_id: entry.as_i64(),
-        master_key: Bytes::copy_from_slice(master_key.as_bytes()),
-        body: body.clone(),
+        ledger_id: Some(ledger.as_i64()),
+        entry_id: Some(entry.as_i64()),
+        master_key: Some(Bytes::copy_from_slice(master_key.as_bytes())),
+        body: Some(body.clone()),
         write_flags: deferred_sync.then_some(WRITE_FLAG_DEFERRED_SYNC),
     });
     encode_message(&message, out);
 }
 
-/// A reply that cannot be understood; close the connection, because nothing after it can be trusted either.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ResponseError {
-    /// It ends before the fields it must have.
-    #[error("read response: frame too short")]
-    Truncated,
-    /// An operation that is never asked for.
-    #[error("read response: unexpected operation {0}")]
-    UnexpectedOperation(i64),
-    /// The protobuf message does not decode, or lacks the sub-message of a success.
-    #[error("read response: malformed message")]
-    Malformed,
-    /// Outer and inner status differ.
-    #[error("read response: status {outer} outside and {inner} inside")]
-    StatusMismatch {
-        /// Status of the envelope.
-        outer: i32,
-        /// Status of the sub-message.
-        inner: i32,
-    },
-}
-
-/// Operation of a reply.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Operation {
-    /// ADD.
-    Add,
-    /// READ.
-    Read,
-    /// READ_LAC (version 3 only).
-    ReadLac,
-}
-
-/// A version 2 reply.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ResponseV2 {
-    /// [`Operation::Add`] or [`Operation::Read`].
-    pub operation: Operation,
-    /// Outcome. A number the protocol does not name reads as [`Status::Io`]: nothing is known.
-    pub status: Status,
-    /// Ledger id, as sent in the request.
-    pub ledger: i64,
-    /// Entry id, as sent in the request: -1 for the last entry.
-    pub entry: i64,
-    /// Entry body of a successful READ, else empty.
-    pub body: Bytes,
-}
-
-/// Reads the payload of a version 2 reply frame.
-///
-/// # Errors
-/// The frame is too short or answers an operation that clients here never send.
-pub fn decode_response_v2(mut payload: Bytes) -> Result<ResponseV2, ResponseError> {
-    let truncated = |_| ResponseError::Truncated;
-    let header = Header::from_word(payload.try_get_u32().map_err(truncated)?);
-    let operation = match u8::try_from(header.opcode) {
-        Ok(OP_ADD) => Operation::Add,
-        Ok(OP_READ) => Operation::Read,
-        _ => return Err(ResponseError::UnexpectedOperation(i64::from(header.opcode))),
+/// Appends a version 3 READ frame that waits for a last-add-confirmed above `previous`; without `patience` it does not wait.
+pub fn encode_long_poll_v3(
+    txn: u64,
+    ledger: LedgerId,
+    target: PollTarget,
+    previous: Option<EntryId>,
+    patience: Option<Duration>,
+    out: &mut BytesMut,
+) {
+    let (entry, flag) = match target {
+        PollTarget::Read(target) => (target, None),
+        PollTarget::Next => (ReadTarget::Last, Some(read_request::Flag::EntryPiggyback as i32)),
     };
-    let status = Status::from_v2(payload.try_get_i32().map_err(truncated)?).unwrap_or(Status::Io);
-    let ledger = payload.try_get_i64().map_err(truncated)?;
-    let entry = payload.try_get_i64().map_err(truncated)?;
-    let body = if operation == Operation::Read && status == Status::Ok { payload } else { Bytes::new() };
-    Ok(ResponseV2 { operation, status, ledger, entry, body })
+    let mut message = request(txn, OperationType::ReadEntry, false);
+    message.read_request = Some(ReadRequest {
+        ledger_id: Some(ledger.as_i64()),
+        entry_id: Some(entry.as_i64()),
+        master_key: None,
+        previous_lac: Some(EntryId::option_to_i64(previous)),
+        time_out: patience.map(|time| i64::try_from(time.as_millis()).unwrap_or(i64::MAX)),
+        flag,
+    });
+    encode_message(&message, out);
 }
 
-/// A version 3 reply.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ResponseV3 {
-    /// Transaction number of the request.
-    pub txn: u64,
-    /// Operation of the request.
-    pub operation: Operation,
-    /// Outcome. A number the protocol does not name reads as [`Status::Io`]: nothing is known.
-    pub status: Status,
-    /// Ledger id, as sent in the request; -1 when the server did not say.
-    pub ledger: i64,
-    /// Entry id, as sent in the request; -1 when the server did not say, and for READ_LAC.
-    pub entry: i64,
-    /// What a success carries.
-    pub payload: PayloadV3,
+/// Appends a version 3 WRITE_LAC frame. `body` is the whole body and names the same ledger and last-add-confirmed.
+pub fn encode_write_lac_v3(
+    txn: u64,
+    ledger: LedgerId,
+    lac: Option<EntryId>,
+    master_key: &MasterKey,
+    body: &Bytes,
+    out: &mut BytesMut,
+) {
+    let mut message = request(txn, OperationType::WriteLac, false);
+    message.write_lac_request = Some(WriteLacRequest {
+        ledger_id: Some(ledger.as_i64()),
+        lac: Some(EntryId::option_to_i64(lac)),
+        master_key: Some(Bytes::copy_from_slice(master_key.as_bytes())),
+        body: Some(body.clone()),
+    });
+    encode_message(&message, out);
 }
 
-/// What a successful version 3 reply carries.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PayloadV3 {
-    /// A failure, or an add.
-    None,
-    /// An entry.
-    Entry {
-        /// Entry body.
-        body: Bytes,
-        /// Highest last-add-confirmed the bookie knows.
-        max_lac: Option<EntryId>,
-    },
-    /// Last-add-confirmed candidates, each to be verified with the ledger's digest.
-    Lac {
-        /// Explicit last-add-confirmed body.
-        explicit: Option<Bytes>,
-        /// Body of the bookie's highest entry.
-        last_entry: Option<Bytes>,
-    },
+/// Appends a version 3 FORCE_LEDGER frame.
+pub fn encode_force_ledger_v3(txn: u64, ledger: LedgerId, out: &mut BytesMut) {
+    let mut message = request(txn, OperationType::ForceLedger, false);
+    message.force_ledger_request = Some(ForceLedgerRequest { ledger_id: Some(ledger.as_i64()) });
+    encode_message(&message, out);
 }
 
-/// Reads the payload of a version 3 reply frame.
-///
-/// # Errors
-/// The message does not decode, contradicts itself, or answers an operation that clients here never send.
-pub fn decode_response_v3(payload: Bytes) -> Result<ResponseV3, ResponseError> {
-    let message = Response::decode(payload).map_err(|_| ResponseError::Malformed)?;
-    let operation = match OperationType::try_from(message.header.operation) {
-        Ok(OperationType::AddEntry) => Operation::Add,
-        Ok(OperationType::ReadEntry) => Operation::Read,
-        Ok(OperationType::ReadLac) => Operation::ReadLac,
-        _ => return Err(ResponseError::UnexpectedOperation(i64::from(message.header.operation))),
-    };
-    let ids = match operation {
-        Operation::Add => message.add_response.as_ref().map(|add| (add.status, add.ledger_id, add.entry_id)),
-        Operation::Read => message.read_response.as_ref().map(|read| (read.status, read.ledger_id, read.entry_id)),
-        Operation::ReadLac => message.read_lac_response.as_ref().map(|read| (read.status, read.ledger_id, -1)),
-    };
-    let outer = message.status;
-    let (inner, ledger, entry) = match ids {
-        Some(ids) => ids,
-        // Servers may leave the sub-message out of a failure, never out of a success.
-        None if outer != Status::Ok.v3() => (outer, -1, -1),
-        None => return Err(ResponseError::Malformed),
-    };
-    if inner != outer {
-        return Err(ResponseError::StatusMismatch { outer, inner });
-    }
-    let status = Status::from_v3(outer).unwrap_or(Status::Io);
-    let payload = match (status, message.read_response, message.read_lac_response) {
-        (Status::Ok, Some(read), _) if operation == Operation::Read => {
-            let body = read.body.ok_or(ResponseError::Malformed)?;
-            let max_lac = EntryId::option_from_i64(read.max_lac.unwrap_or(-1)).ok_or(ResponseError::Malformed)?;
-            PayloadV3::Entry { body, max_lac }
-        }
-        (Status::Ok, _, Some(read)) if operation == Operation::ReadLac => {
-            PayloadV3::Lac { explicit: read.lac_body, last_entry: read.last_entry_body }
-        }
-        _ => PayloadV3::None,
-    };
-    Ok(ResponseV3 { txn: message.header.txn_id, operation, status, ledger, entry, payload })
+/// Appends a version 3 GET_BOOKIE_INFO frame.
+pub fn encode_bookie_info_v3(txn: u64, total: bool, free: bool, out: &mut BytesMut) {
+    let requested = (if total { INFO_TOTAL } else { 0 }) | (if free { INFO_FREE } else { 0 });
+    let mut message = request(txn, OperationType::GetBookieInfo, false);
+    message.get_bookie_info_request = Some(GetBookieInfoRequest { requested: Some(requested) });
+    encode_message(&message, out);
+}
+
+/// Appends a version 3 GET_LIST_OF_ENTRIES_OF_LEDGER frame.
+pub fn encode_list_entries_v3(txn: u64, ledger: LedgerId, out: &mut BytesMut) {
+    let mut message = request(txn, OperationType::GetListOfEntriesOfLedger, false);
+    let list = GetListOfEntriesOfLedgerRequest { ledger_id: Some(ledger.as_i64()) };
+    message.get_list_of_entries_of_ledger_request = Some(list);
+    encode_message(&message, out);
 }

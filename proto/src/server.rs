@@ -68,6 +68,33 @@ pub enum Reply {
         /// Highest last-add-confirmed known to the bookie. Sent on version 3 only, and not with fencing reads.
         max_lac: Option<EntryId>,
     },
+    /// Consecutive entries from the one that was asked for; at least one.
+    Batch {
+        /// The stored bodies, verbatim.
+        entries: Vec<Bytes>,
+    },
+    /// Answer to a [`Request::LongPoll`] for the next entry.
+    Next {
+        /// Highest last-add-confirmed known to the bookie.
+        max_lac: Option<EntryId>,
+        /// The entry behind the one the caller knew, when this bookie has it.
+        entry: Option<(EntryId, Bytes)>,
+        /// When the last-add-confirmed passed the caller's, in milliseconds since 1970; `None` when nothing was waited for.
+        confirmed_ms: Option<u64>,
+    },
+    /// The explicit last-add-confirmed is stored durably.
+    LacWritten,
+    /// Everything acknowledged before is on stable storage.
+    Forced,
+    /// Sizes in bytes, of what was asked for.
+    BookieInfo {
+        /// All space there is.
+        total_bytes: Option<u64>,
+        /// What may still be written.
+        free_bytes: Option<u64>,
+    },
+    /// The entries that are here, as [`crate::AvailabilityWriter`] encodes them.
+    Entries(Bytes),
     /// Answer to [`Request::ReadLac`]. With neither part the caller is told "no entry".
     Lac {
         /// The explicit last-add-confirmed body, as last written.
@@ -85,7 +112,7 @@ pub struct ReplyTo(pub(crate) Address);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Address {
-    V2 { version: u8, opcode: u8, ledger: i64, entry: i64 },
+    V2 { version: u8, opcode: u8, ledger: i64, entry: i64, request: i64 },
     V3 { txn: u64, operation: OperationType, ledger: i64, entry: i64, fencing: bool },
 }
 
@@ -95,11 +122,11 @@ impl ReplyTo {
     /// A reply of the wrong kind for the request is a bug of the caller; it is sent as an I/O error, "nothing is known".
     pub fn encode(&self, reply: &Reply, out: &mut BytesMut) {
         match self.0 {
-            Address::V2 { version, opcode, ledger, entry } => {
-                v2::encode_reply(version, opcode, ledger, entry, reply, out);
+            Address::V2 { version, opcode, ledger, entry, request } => {
+                v2::encode_reply(v2::Recipient { version, opcode, ledger, entry, request }, reply, out);
             }
             Address::V3 { txn, operation, ledger, entry, fencing } => {
-                v3::encode_reply(txn, operation, ledger, entry, fencing, reply, out);
+                v3::encode_reply(v3::Recipient { txn, operation, ledger, entry, fencing }, reply, out);
             }
         }
     }

@@ -26,7 +26,7 @@ pub enum RecordKind {
     Fence = 3,
     /// The body is the ledger's master key.
     MasterKey = 4,
-    /// The body is an explicit last-add-confirmed. Reserved: not written by this version.
+    /// The body is an explicit last-add-confirmed, as the client sent it.
     ExplicitLac = 5,
     /// The ledger was dropped. Reserved: this version keeps tombstones in the index.
     Tombstone = 6,

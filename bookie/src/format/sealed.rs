@@ -128,6 +128,15 @@ impl EntryBlock {
         self.0.len() / ENTRY_ROW_BYTES
     }
 
+    /// The entries of a ledger in this block, ascending.
+    pub fn entries_of(&self, ledger: LedgerId) -> impl Iterator<Item = EntryId> {
+        let ids = self.0.chunks_exact(ENTRY_ROW_BYTES).filter_map(|row| {
+            let mut cursor = Cursor(row);
+            Some((cursor.u64()?, cursor.u64()?))
+        });
+        ids.filter(move |(held, _)| *held == ledger.get()).filter_map(|(_, entry)| EntryId::new(entry))
+    }
+
     /// The record of an entry, when this block names it.
     pub fn find(&self, ledger: LedgerId, entry: EntryId) -> Option<Place> {
         let wanted = (ledger.get(), entry.get());

@@ -133,6 +133,10 @@ proptest! {
         let read = EntryBlock::decode(Bytes::from(block.clone())).unwrap();
         prop_assert_eq!(read.rows(), rows.len());
         for l in 0..50 {
+            let expected = rows.iter().filter(|row| row.ledger == ledger(l)).map(|row| row.entry);
+            prop_assert!(read.entries_of(ledger(l)).eq(expected));
+        }
+        for l in 0..50 {
             for e in 0..50 {
                 let expected = rows.iter().find(|row| row.ledger == ledger(l) && row.entry == entry(e));
                 prop_assert_eq!(read.find(ledger(l), entry(e)), expected.map(|row| row.place));

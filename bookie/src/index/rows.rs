@@ -14,7 +14,8 @@
 
 use std::collections::BTreeMap;
 
-use ledger::{EntryId, LedgerId, MasterKey};
+use bytes::Bytes;
+use ledger::{EntryId, LedgerId, MASTER_KEY_BYTES, MasterKey};
 use roaring::RoaringBitmap;
 
 use super::{Index, Write};
@@ -22,6 +23,8 @@ use crate::error::Error;
 use crate::format::SegmentId;
 
 const VERSION: u8 = 1;
+/// Of ledger rows: version 1 knew no explicit last-add-confirmed, and is still read.
+const LEDGER_VERSION: u8 = 2;
 const ABSENT: u64 = u64::MAX;
 const PAGE: usize = 1024;
 
@@ -36,13 +39,14 @@ pub(crate) struct SegmentRow {
 }
 
 /// What the index says of a ledger.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct LedgerStateRow {
     pub(crate) master_key: Option<MasterKey>,
     pub(crate) fenced: bool,
     pub(crate) max_entry: Option<EntryId>,
     pub(crate) last_confirmed: Option<EntryId>,
     pub(crate) recovery_ms: u64,
+    pub(crate) explicit_lac: Option<Bytes>,
 }
 
 /// The entries of one ledger in one sealed segment.
@@ -137,7 +141,10 @@ pub(crate) fn delete_segment(segment: SegmentId) -> Write {
 pub(crate) fn put_ledger(ledger: LedgerId, row: &LedgerStateRow) -> Write {
     let flags = u64::from(row.fenced) | if row.master_key.is_some() { 2 } else { 0 };
     let mut value = value(&[flags, number(row.max_entry), number(row.last_confirmed), row.recovery_ms]);
+    value[0] = LEDGER_VERSION;
     value.extend_from_slice(row.master_key.unwrap_or(MasterKey::EMPTY).as_bytes());
+    // To the end of the row; never empty where there is one.
+    value.extend_from_slice(row.explicit_lac.as_deref().unwrap_or_default());
     Write::Put(key(b'L', &[ledger.get()]), value)
 }
 
@@ -237,7 +244,14 @@ pub(crate) async fn ledger_state(index: &dyn Index, ledger: LedgerId) -> Result<
 }
 
 fn decode_ledger(value: &[u8]) -> Option<LedgerStateRow> {
-    let (head, master_key) = content(value)?.split_at_checked(32)?;
+    let (version, content) = value.split_first()?;
+    let (head, rest) = content.split_at_checked(32)?;
+    let (master_key, explicit_lac) = rest.split_at_checked(MASTER_KEY_BYTES)?;
+    match *version {
+        VERSION if explicit_lac.is_empty() => {}
+        LEDGER_VERSION => {}
+        _ => return None,
+    }
     let [flags, max_entry, last_confirmed, recovery_ms] = numbers(head)?;
     let master_key = MasterKey::from_slice(master_key)?;
     Some(LedgerStateRow {
@@ -246,6 +260,7 @@ fn decode_ledger(value: &[u8]) -> Option<LedgerStateRow> {
         max_entry: entry(max_entry)?,
         last_confirmed: entry(last_confirmed)?,
         recovery_ms,
+        explicit_lac: (!explicit_lac.is_empty()).then(|| Bytes::copy_from_slice(explicit_lac)),
     })
 }
 
@@ -320,6 +335,7 @@ mod tests {
             max_entry: entry,
             last_confirmed: None,
             recovery_ms: 5,
+            explicit_lac: Some(Bytes::from_static(b"an explicit last-add-confirmed")),
         };
         let row = |segment, entries| LedgerSegment { segment: SegmentId::new(segment), entries };
         let segment = SegmentRow { id: SegmentId::new(3), file_bytes: 10, entries: 2, dropping: true };
@@ -343,9 +359,37 @@ mod tests {
         assert_eq!(segments(&index).await.unwrap(), [segment]);
         assert_eq!(ledger_segments(&index, ledger(1)).await.unwrap(), spans);
         let found = ledger_state(&index, ledger(1)).await.unwrap().unwrap();
-        assert_eq!(format!("{found:?}"), format!("{state:?}"));
+        assert_eq!(found, state);
         assert_eq!(found.master_key.unwrap().as_bytes(), MasterKey::derive(b"x").as_bytes());
         assert_eq!(count_ledgers(&index).await.unwrap(), 1);
+    }
+
+    /// Rows of both versions as they were written; what is written now must be read for ever.
+    #[test]
+    fn ledger_rows_of_every_version_are_read() {
+        let head = "0000000000000003 0000000000000007 ffffffffffffffff 0000000000000005";
+        let key = "850bf1071c5e3d8c24235676f8816ae0cbe2f14f";
+        let lac = "0000000000000001 0000000000000029 ee4119b0";
+        let unhex = |text: String| hex::decode(text.replace(' ', "")).unwrap();
+        let mut row = LedgerStateRow {
+            master_key: Some(MasterKey::derive(b"")),
+            fenced: true,
+            max_entry: EntryId::new(7),
+            last_confirmed: None,
+            recovery_ms: 5,
+            explicit_lac: None,
+        };
+        assert_eq!(decode_ledger(&unhex(format!("01 {head} {key}"))), Some(row.clone()), "version 1");
+        let bare = unhex(format!("02 {head} {key}"));
+        assert_eq!(decode_ledger(&bare), Some(row.clone()));
+        assert_eq!(put_ledger(ledger(1), &row), Write::Put(b"L\0\0\0\0\0\0\0\x01".to_vec(), bare.clone()));
+        row.explicit_lac = Some(unhex(lac.to_owned()).into());
+        let whole = unhex(format!("02 {head} {key} {lac}"));
+        assert_eq!(decode_ledger(&whole), Some(row.clone()));
+        assert_eq!(put_ledger(ledger(1), &row), Write::Put(b"L\0\0\0\0\0\0\0\x01".to_vec(), whole));
+        assert_eq!(decode_ledger(&bare[..bare.len() - 1]), None);
+        assert_eq!(decode_ledger(&unhex(format!("01 {head} {key} 00"))), None, "version 1 ends with the key");
+        assert_eq!(decode_ledger(&unhex(format!("03 {head} {key}"))), None, "a later version");
     }
 
     #[tokio::test]

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use proto::Status;
 use tokio::time::Instant;
 
-use super::{Pending, Work};
+use super::{Class, Pending, Work};
 use crate::disk::{AlignedBuffer, BLOCK_BYTES};
 use crate::format::{GROUP_HEADER_BYTES, GroupWriter, Place, Record, RecordKind, SegmentHeader};
 use crate::metrics::Metrics;
@@ -15,33 +15,22 @@ use crate::wakeups::Wakeups;
 pub(super) struct Demand {
     pub(super) records: u64,
     pub(super) entries: u64,
+    /// Whether there is anything but keys and fences.
+    pub(super) is_ordinary: bool,
     bytes: u64,
-    control_bytes: u64,
 }
 
 impl Demand {
-    pub(super) fn of(batch: &[Pending]) -> Self {
+    /// The space for what is of this class or outlasts it.
+    pub(super) fn of(batch: &[Pending], class: Class) -> Self {
         let mut demand = Self::default();
-        for pending in batch.iter().filter(|pending| pending.slot.is_some()) {
+        for pending in batch.iter().filter(|pending| pending.slot.is_some() && pending.class() >= class) {
             demand.records += 1;
             demand.bytes += pending.bytes();
-            if pending.is_entry() {
-                demand.entries += 1;
-            } else {
-                demand.control_bytes += pending.bytes();
-            }
+            demand.entries += u64::from(pending.is_entry());
+            demand.is_ordinary |= pending.class() < Class::Control;
         }
         demand
-    }
-
-    /// The part of it that is not entries.
-    pub(super) fn controls(&self) -> Self {
-        Self {
-            records: self.records - self.entries,
-            entries: 0,
-            bytes: self.control_bytes,
-            control_bytes: self.control_bytes,
-        }
     }
 
     /// Bytes of the group, padding included.
@@ -70,6 +59,11 @@ impl Group {
 
     pub(super) fn is_empty(&self) -> bool {
         self.order.is_empty()
+    }
+
+    /// Whether someone asks that everything before is on stable storage.
+    pub(super) fn has_barrier(&self) -> bool {
+        self.batch.iter().any(Pending::is_barrier)
     }
 
     /// How many records are written.
@@ -111,7 +105,7 @@ impl Group {
     pub(super) fn publish(&self, store: &Store, segment: &OpenSegment, end: u64, sequence: u64, places: &[Place]) {
         let last_confirmed = |pending: &Pending| match &pending.work {
             Work::Record { last_confirmed, .. } => *last_confirmed,
-            Work::Marker(_) => None,
+            Work::Marker(_) | Work::Barrier => None,
         };
         let records: Vec<Durable<'_>> = self
             .records()
@@ -134,9 +128,10 @@ impl Group {
         for (pending, written) in self.batch.into_iter().zip(self.written) {
             let result = match (&pending.work, failure) {
                 (Work::Marker(status), _) => Err(*status),
+                (Work::Barrier, failure) => failure.map_or(Ok(()), Err),
                 (Work::Record { .. }, Some(status)) => Err(status),
                 (Work::Record { .. }, None) if written => Ok(()),
-                (Work::Record { kind, .. }, None) if kind.is_entry() => Err(Status::ReadOnly),
+                (Work::Record { .. }, None) if pending.class() < Class::Control => Err(Status::ReadOnly),
                 (Work::Record { .. }, None) => Err(Status::Io),
             };
             if let (Some(slot), Work::Record { kind, .. }, Err(_)) = (&pending.slot, &pending.work, result) {
@@ -177,7 +172,7 @@ impl<'a> Tally<'a> {
             (Work::Record { kind: RecordKind::Fence, .. }, Ok(())) => self.metrics.fenced(),
             (Work::Record { kind, .. }, Err(status)) if kind.is_entry() => self.metrics.add_refused(status),
             (Work::Marker(status), _) => self.metrics.add_refused(*status),
-            (Work::Record { .. }, _) => {}
+            (Work::Record { .. } | Work::Barrier, _) => {}
         }
     }
 

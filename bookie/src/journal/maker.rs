@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use common::rng::Rng;
 use tokio::sync::{Mutex, Notify};
 
-use super::describe;
+use super::{Class, describe};
 use crate::config::{CONTROL_BYTES_MAX, SyncMode};
 use crate::disk::AlignedBuffer;
 use crate::error::Error;
@@ -42,14 +42,14 @@ impl SegmentMaker {
         Self { store, rng, state: Mutex::new(State { next, spares: VecDeque::new() }), spare_wanted: Notify::new() }
     }
 
-    /// The next segment, of at least `bytes` unless a spare one comes first. A control segment may exceed the budget a little.
-    pub(crate) async fn next(&self, bytes: u64, control: bool) -> Result<OpenSegment, MakeError> {
+    /// The next segment, of at least `bytes` unless a spare one comes first. See [`Class`] for the space it may take.
+    pub(crate) async fn next(&self, bytes: u64, class: Class) -> Result<OpenSegment, MakeError> {
         let mut state = self.state.lock().await;
         if let Some(spare) = state.spares.pop_front() {
             self.store.spare_segments.fetch_sub(1, Ordering::Relaxed);
             return Ok(spare);
         }
-        self.create(&mut state, bytes, control).await
+        self.create(&mut state, bytes, class).await
     }
 
     /// Takes back a segment that [`SegmentMaker::next`] gave last and that was not used.
@@ -72,8 +72,8 @@ impl SegmentMaker {
     /// writing, whoever asked: the id of a file that was made halfway is used up, and must never be followed by a later one.
     pub(crate) async fn prepare_spare(&self) -> Result<(), MakeError> {
         let mut state = self.state.lock().await;
-        if state.spares.iter().all(|spare| spare.control) {
-            let spare = self.create(&mut state, self.store.config.segment_bytes.bytes(), false).await;
+        if state.spares.iter().all(|spare| spare.class != Class::Normal) {
+            let spare = self.create(&mut state, self.store.config.segment_bytes.bytes(), Class::Normal).await;
             let spare = spare.inspect_err(|error| {
                 if let MakeError::Failed(error) = error {
                     self.store.condition.fail(describe(error));
@@ -85,9 +85,9 @@ impl SegmentMaker {
         Ok(())
     }
 
-    async fn create(&self, state: &mut State, bytes: u64, control: bool) -> Result<OpenSegment, MakeError> {
+    async fn create(&self, state: &mut State, bytes: u64, class: Class) -> Result<OpenSegment, MakeError> {
         let store = &self.store;
-        self.check_space(bytes, control).await?;
+        self.check_space(bytes, class).await?;
         let header = SegmentHeader { id: state.next, nonce: self.rng.next_u64() };
         let path = store.journal_dir.join(header.id.file_name());
         let file = match store.disk.create(&path, bytes).await {
@@ -103,31 +103,43 @@ impl SegmentMaker {
         written.map_err(Error::disk("write", &path)).map_err(MakeError::Failed)?;
         let synced = store.disk.sync_dir(&store.journal_dir).await;
         synced.map_err(Error::disk("sync", &store.journal_dir)).map_err(MakeError::Failed)?;
-        Ok(OpenSegment::new(header, path, file, bytes, control))
+        Ok(OpenSegment::new(header, path, file, bytes, class))
     }
 
-    async fn check_space(&self, bytes: u64, control: bool) -> Result<(), MakeError> {
+    /// Whether a segment for entries of high priority could be made now.
+    pub(crate) async fn has_priority_space(&self) -> bool {
+        self.check_space(self.store.config.priority_segment_bytes(), Class::Priority).await.is_ok()
+    }
+
+    async fn check_space(&self, bytes: u64, class: Class) -> Result<(), MakeError> {
         let store = &self.store;
-        let (allocated, limit) = (store.allocated_bytes.load(Ordering::Relaxed), store.config.disk_bytes_max.bytes());
-        let over = if control { CONTROL_BYTES_MAX } else { 0 };
+        let (config, allocated) = (&store.config, store.allocated_bytes.load(Ordering::Relaxed));
+        let (limit, kept) = (config.disk_bytes_max.bytes(), config.priority_reserve_bytes.bytes());
+        // How far the budget may be exceeded, and what is left to others; keys and fences take the last there is.
+        let (over, floor) = match class {
+            Class::Normal => (0, Some(config.disk_free_bytes_min.bytes())),
+            Class::Priority => (kept, Some(config.disk_free_bytes_min.bytes().saturating_sub(kept))),
+            Class::Control => (kept.saturating_add(CONTROL_BYTES_MAX), None),
+        };
+        if class == Class::Priority && kept == 0 {
+            return Err(MakeError::NoSpace("no space is kept for entries of high priority".to_owned()));
+        }
         if allocated.saturating_add(bytes) > limit.saturating_add(over) {
             let reason = format!(
                 "segments occupy {allocated} bytes of disk_bytes_max = {}, and the next needs {bytes}",
-                store.config.disk_bytes_max
+                config.disk_bytes_max
             );
             return Err(MakeError::NoSpace(reason));
         }
-        if control {
-            return Ok(());
-        }
+        let Some(floor) = floor else { return Ok(()) };
         let dir = &store.journal_dir;
         let free = store.disk.free_bytes(dir).await.map_err(Error::disk("ask for the free space of", dir));
-        let (free, floor) = (free.map_err(MakeError::Failed)?, store.config.disk_free_bytes_min.bytes());
+        let free = free.map_err(MakeError::Failed)?;
         if free < floor.saturating_add(bytes) {
             let reason = format!(
                 "the file system of {} has {free} bytes free, disk_free_bytes_min = {} are left to others",
                 dir.display(),
-                store.config.disk_free_bytes_min
+                config.disk_free_bytes_min
             );
             return Err(MakeError::NoSpace(reason));
         }

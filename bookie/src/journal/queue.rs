@@ -13,7 +13,7 @@ use crate::store::LedgerSlot;
 use crate::wakeups::Wakeups;
 
 /// Called exactly once with the outcome of a request. MUST NOT take the lock of a ledger.
-pub(crate) type Completion = Box<dyn FnOnce(Result<(), Status>, &mut Wakeups) + Send>;
+pub(crate) type Completion = Box<dyn FnOnce(Result<(), Status>, &mut Wakeups) + Send + Sync>;
 
 /// What a queued request asks of the journal.
 pub(crate) enum Work {
@@ -21,13 +21,19 @@ pub(crate) enum Work {
     Record { kind: RecordKind, entry: EntryId, body: Bytes, last_confirmed: Option<EntryId> },
     /// Write nothing; answer with this once everything queued before is answered.
     Marker(Status),
+    /// Write nothing; answer once everything acknowledged before is on stable storage, whatever the sync mode.
+    Barrier,
 }
 
-impl Work {
-    /// A record that is about the ledger, not an entry.
-    pub(crate) fn control(kind: RecordKind, body: Bytes) -> Self {
-        Self::Record { kind, entry: EntryId::ZERO, body, last_confirmed: None }
-    }
+/// What may still be written when space is short. Later ones outlast earlier ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Class {
+    /// Entries of writers, and explicit last-add-confirmed.
+    Normal,
+    /// Entries of high priority: those of recovery and repair.
+    Priority,
+    /// Keys and fences.
+    Control,
 }
 
 /// A request in the queue.
@@ -40,14 +46,41 @@ pub(crate) struct Pending {
     pub(crate) permit: Option<Arc<BytePermit>>,
     /// When the request of an entry came in.
     pub(crate) received: Option<Instant>,
+    /// Whether it may use the space that is kept for such entries.
+    pub(crate) high_priority: bool,
 }
 
 impl Pending {
+    /// A record about the ledger, not an entry.
+    pub(crate) fn control(slot: &Arc<LedgerSlot>, kind: RecordKind, body: Bytes, done: Option<Completion>) -> Self {
+        let work = Work::Record { kind, entry: EntryId::ZERO, body, last_confirmed: None };
+        Self { slot: Some(slot.clone()), ..Self::nothing(work, done) }
+    }
+
+    /// A request that writes nothing.
+    pub(crate) fn nothing(work: Work, done: Option<Completion>) -> Self {
+        Self { work, slot: None, done, permit: None, received: None, high_priority: false }
+    }
+
+    /// See [`Class`].
+    pub(crate) fn class(&self) -> Class {
+        match &self.work {
+            Work::Record { kind: RecordKind::MasterKey | RecordKind::Fence, .. } => Class::Control,
+            _ if self.high_priority => Class::Priority,
+            _ => Class::Normal,
+        }
+    }
+
+    /// Whether it is answered once everything before it is on stable storage.
+    pub(crate) fn is_barrier(&self) -> bool {
+        matches!(self.work, Work::Barrier)
+    }
+
     /// Bytes its record takes in a group.
     pub(crate) fn bytes(&self) -> u64 {
         match &self.work {
             Work::Record { body, .. } => Record::encoded_bytes(body.len()) as u64,
-            Work::Marker(_) => 0,
+            Work::Marker(_) | Work::Barrier => 0,
         }
     }
 

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 
+use super::Class;
 use super::seal::seal;
 use crate::disk::{BLOCK_BYTES, DiskFile, read_one};
 use crate::error::Error;
@@ -68,7 +69,7 @@ async fn open_segment(store: &Store, id: SegmentId) -> Result<OpenSegment, Error
     if header.id != id {
         return Err(Error::damaged(&path, 0, format!("its name says segment {id}, its header segment {}", header.id)));
     }
-    Ok(OpenSegment::new(header, path, file, facts.bytes, false))
+    Ok(OpenSegment::new(header, path, file, facts.bytes, Class::Normal))
 }
 
 struct Reader<'a> {

@@ -6,9 +6,12 @@ use common::net::BoxStream;
 use ledger::LedgerId;
 use proto::{FrameDecoder, Incoming, Protocol, Reply, ReplyTo, Request, Status, decode_request};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
+use tokio::time::Instant;
 
 use super::Server;
+use super::batch::BatchJob;
 use super::outbox::Outbox;
+use super::polls::PollJob;
 use super::reads::{ReadJob, Reads};
 use crate::format::RECORD_HEADER_BYTES;
 use crate::journal::Completion;
@@ -35,6 +38,7 @@ pub(super) async fn serve(server: Arc<Server>, stream: BoxStream, peer: String) 
     let mut connection = Connection::new(server, outbox.clone());
     let read = async {
         let end = connection.read_requests(&mut input).await;
+        connection.reads.end_waits();
         // Requests already taken in are answered before the connection ends.
         let answered = tokio::time::timeout(patience, outbox.wait_until_answered()).await;
         outbox.close();
@@ -166,7 +170,10 @@ impl Connection {
                     self.outbox.put_frame(&frame);
                     wakeups.add(&self.outbox);
                 }
-                Item::Request(to, Request::Add { ledger, entry, master_key, body, recovery, .. }) => {
+                Item::Request(
+                    to,
+                    Request::Add { ledger, entry, master_key, body, recovery, high_priority, deferred_sync: _ },
+                ) => {
                     let last_confirmed = match ledger::peek(&body) {
                         Ok(peek) => Ok(peek.last_confirmed),
                         Err(_) => Err(Status::BadRequest),
@@ -174,16 +181,28 @@ impl Connection {
                     let permit = permit.as_ref().map_err(|status| *status);
                     match last_confirmed.and_then(|confirmed| permit.map(|permit| (confirmed, permit.clone()))) {
                         Ok((last_confirmed, permit)) => {
-                            let add = Add { entry, last_confirmed, master_key, body, recovery, permit, received };
+                            let add = Add {
+                                entry,
+                                last_confirmed,
+                                master_key,
+                                body,
+                                recovery,
+                                high_priority,
+                                permit,
+                                received,
+                            };
                             self.add(to, ledger, add).await;
                         }
                         Err(status) => {
                             let in_order = self.outbox.open_add();
-                            self.server.store.refuse(status, self.answer(to), in_order);
+                            self.server.store.refuse(status, self.answer(to, Reply::Added), in_order);
                         }
                     }
                 }
-                Item::Request(to, request) => self.read(ReadJob::new(to, &request, received), &mut wakeups).await,
+                Item::Request(to, request) => {
+                    let permit = permit.clone();
+                    self.handle_other(to, request, received, permit, &mut wakeups).await;
+                }
             }
             if self.batch.len() >= BATCH_READS {
                 self.start_batch(&mut wakeups).await;
@@ -192,12 +211,118 @@ impl Connection {
         self.start_batch(&mut wakeups).await;
     }
 
+    /// Everything but adds. `permit` covers the bodies of the burst.
+    async fn handle_other(
+        &mut self,
+        to: ReplyTo,
+        request: Request,
+        received: Instant,
+        permit: Result<Option<Arc<BytePermit>>, Status>,
+        wakeups: &mut Wakeups,
+    ) {
+        match request {
+            Request::Read { ledger, target, fence: false, .. } => {
+                self.read(ReadJob::read(to, ledger, target, received), wakeups).await;
+            }
+            Request::Read { ledger, target, master_key, .. } => {
+                self.read(ReadJob::fencing(to, ledger, target, master_key, received), wakeups).await;
+            }
+            Request::ReadLac { ledger } => {
+                self.read(ReadJob::last_confirmed(to, ledger, received), wakeups).await;
+            }
+            Request::BatchRead { ledger, start, count_max, bytes_max, fence, master_key, .. } => {
+                let fence = fence.then_some(master_key);
+                let job = BatchJob { to, ledger, start, count_max, bytes_max, fence, received };
+                self.start_run(job, wakeups).await;
+            }
+            Request::LongPoll { ledger, target, previous, patience } => {
+                self.start_poll(PollJob { to, ledger, target, previous, patience, received }, wakeups).await;
+            }
+            Request::WriteLac { ledger, lac: _, master_key, body } => {
+                self.outbox.open_add();
+                let done = self.answer(to, Reply::LacWritten);
+                let admitted = match permit {
+                    Ok(permit) => self.slot(ledger).await.map(|slot| (slot, permit)),
+                    Err(status) => Err(status),
+                };
+                match admitted {
+                    Ok((slot, permit)) => self.server.store.write_lac(&slot, &master_key, body, permit, done),
+                    Err(status) => done(Err(status), wakeups),
+                }
+            }
+            Request::ForceLedger { ledger: _ } => {
+                self.outbox.open_add();
+                self.server.store.force(self.answer(to, Reply::Forced));
+            }
+            Request::ListEntries { ledger } => self.start_list(to, ledger, wakeups).await,
+            Request::BookieInfo { total, free } => self.start_info(to, total, free, wakeups).await,
+            Request::Add { .. } => {
+                debug_assert!(false, "adds are handled where their bytes are admitted");
+                self.outbox.put_failure(&to, Status::Io);
+                wakeups.add(&self.outbox);
+            }
+        }
+    }
+
+    /// Opens a read of a ledger that a task of its own serves; answers at once when the ledger cannot be loaded.
+    async fn open(&mut self, to: ReplyTo, ledger: LedgerId, wakeups: &mut Wakeups) -> Option<Arc<LedgerSlot>> {
+        self.outbox.open_read();
+        match self.slot(ledger).await {
+            Ok(slot) => Some(slot),
+            Err(status) => {
+                self.reads.put(&to, &Reply::Failed(status), None, wakeups);
+                None
+            }
+        }
+    }
+
+    async fn start_poll(&mut self, job: PollJob, wakeups: &mut Wakeups) {
+        let Some(slot) = self.open(job.to, job.ledger, wakeups).await else { return };
+        let reads = self.reads.clone();
+        self.server.tasks.spawn("poll", async move { reads.serve_poll(job, slot).await });
+    }
+
+    async fn start_run(&mut self, job: BatchJob, wakeups: &mut Wakeups) {
+        let Some(slot) = self.open(job.to, job.ledger, wakeups).await else { return };
+        wakeups.flush();
+        let Some(turn) = self.reads.batch_turn().await else { return };
+        let reads = self.reads.clone();
+        self.server.tasks.spawn("batch read", async move {
+            reads.serve_run(job, slot).await;
+            drop(turn);
+        });
+    }
+
+    async fn start_list(&mut self, to: ReplyTo, ledger: LedgerId, wakeups: &mut Wakeups) {
+        let Some(slot) = self.open(to, ledger, wakeups).await else { return };
+        wakeups.flush();
+        let Some(turn) = self.reads.batch_turn().await else { return };
+        let reads = self.reads.clone();
+        self.server.tasks.spawn("list entries", async move {
+            reads.serve_list(to, &slot).await;
+            drop(turn);
+        });
+    }
+
+    async fn start_info(&mut self, to: ReplyTo, total: bool, free: bool, wakeups: &mut Wakeups) {
+        self.outbox.open_read();
+        wakeups.flush();
+        let Some(turn) = self.reads.batch_turn().await else { return };
+        let reads = self.reads.clone();
+        self.server.tasks.spawn("bookie info", async move {
+            reads.serve_info(to, total, free).await;
+            drop(turn);
+        });
+    }
+
     /// Takes the bytes of the burst's adds from the budget, all at once.
     async fn admit(&mut self, burst: &[Item]) -> Result<Option<Arc<BytePermit>>, Status> {
         let bytes: usize = burst
             .iter()
             .map(|item| match item {
-                Item::Request(_, Request::Add { body, .. }) => ADD_OVERHEAD_BYTES + RECORD_HEADER_BYTES + body.len(),
+                Item::Request(_, Request::Add { body, .. } | Request::WriteLac { body, .. }) => {
+                    ADD_OVERHEAD_BYTES + RECORD_HEADER_BYTES + body.len()
+                }
                 _ => 0,
             })
             .sum();
@@ -232,12 +357,12 @@ impl Connection {
         Ok(slot)
     }
 
-    /// What answers an add, whenever and however it ends.
-    fn answer(&self, to: ReplyTo) -> Completion {
+    /// What answers an add, or whatever else the journal answers, whenever and however it ends.
+    fn answer(&self, to: ReplyTo, success: Reply) -> Completion {
         let outbox = self.outbox.clone();
         Box::new(move |result, wakeups| {
             match result {
-                Ok(()) => outbox.put(&to, &Reply::Added, None),
+                Ok(()) => outbox.put(&to, &success, None),
                 Err(status) => outbox.put_failure(&to, status),
             }
             outbox.close_add();
@@ -247,7 +372,7 @@ impl Connection {
 
     async fn add(&mut self, to: ReplyTo, ledger: LedgerId, add: Add) {
         let in_order = self.outbox.open_add();
-        let done = self.answer(to);
+        let done = self.answer(to, Reply::Added);
         let slot = match self.slot(ledger).await {
             Ok(slot) => slot,
             Err(status) => return self.server.store.refuse(status, done, in_order),
@@ -277,7 +402,7 @@ impl Connection {
         }
         match self.server.store.read_memory(&slot, job.target()) {
             Some(Ok(found)) => match self.server.reads.try_acquire(found.body.len() as u64) {
-                Some(permit) => self.reads.finish_now(job, Ok(found), Some(permit), wakeups),
+                Some(permit) => self.reads.finish_now(job.with_slot(slot), Ok(found), Some(permit), wakeups),
                 None => self.batch.push(job.with_slot(slot)),
             },
             Some(Err(status)) => self.reads.finish_now(job.with_slot(slot), Err(status), None, wakeups),

@@ -3,13 +3,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use common::budget::BytePermit;
 use ledger::{LedgerId, MasterKey};
-use proto::{ReadTarget, Reply, ReplyTo, Request, Status};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use proto::{ReadTarget, Reply, ReplyTo, Status};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
 use super::Server;
 use super::outbox::Outbox;
-use crate::ledger_state::{Durability, Tombstone};
+use crate::ledger_state::Tombstone;
 use crate::metrics::ReadEnd;
 use crate::store::{Fetched, LedgerSlot, Located, Spot};
 use crate::wakeups::Wakeups;
@@ -17,7 +17,7 @@ use crate::wakeups::Wakeups;
 /// Batches of one connection that may be under way; more stop the reading of its socket.
 const BATCHES_MAX: usize = 2;
 /// Bytes that one batch reads from the disk before it hands them to the socket.
-const STEP_BYTES: u64 = 1 << 20;
+pub(super) const STEP_BYTES: u64 = 1 << 20;
 
 /// A request that ends in a read.
 #[derive(Debug)]
@@ -42,15 +42,25 @@ enum Kind {
 type Key = (LedgerId, ReadTarget, bool);
 
 impl ReadJob {
-    /// The read that a request asks for.
-    pub(super) fn new(to: ReplyTo, request: &Request, received: Instant) -> Self {
-        let (target, kind) = match request {
-            Request::Read { target, fence: true, master_key, .. } => (*target, Kind::Fence(*master_key)),
-            Request::Read { target, .. } => (*target, Kind::Plain),
-            Request::Add { entry, .. } => (ReadTarget::Entry(*entry), Kind::Plain),
-            Request::ReadLac { .. } => (ReadTarget::Last, Kind::Lac),
-        };
-        Self { to, ledger: request.ledger(), target, kind, slot: None, received, end: ReadEnd::Buffer }
+    /// A read without a fence.
+    pub(super) fn read(to: ReplyTo, ledger: LedgerId, target: ReadTarget, received: Instant) -> Self {
+        Self { to, ledger, target, kind: Kind::Plain, slot: None, received, end: ReadEnd::Buffer }
+    }
+
+    /// A read that fences first, with the key that was shown.
+    pub(super) fn fencing(
+        to: ReplyTo,
+        ledger: LedgerId,
+        target: ReadTarget,
+        key: Option<MasterKey>,
+        received: Instant,
+    ) -> Self {
+        Self { kind: Kind::Fence(key), ..Self::read(to, ledger, target, received) }
+    }
+
+    /// A read of the explicit last-add-confirmed and the last entry.
+    pub(super) fn last_confirmed(to: ReplyTo, ledger: LedgerId, received: Instant) -> Self {
+        Self { kind: Kind::Lac, ..Self::read(to, ledger, ReadTarget::Last, received) }
     }
 
     pub(super) fn ledger(&self) -> LedgerId {
@@ -74,20 +84,22 @@ impl ReadJob {
     pub(super) fn needs_fence(&self, slot: &LedgerSlot) -> bool {
         let Kind::Fence(key) = &self.kind else { return false };
         let state = slot.lock();
-        let fenced = state.fenced && state.fence_durability == Durability::Yes;
-        !(fenced && key.is_some() && state.master_key == *key)
+        !(state.is_fenced_for_good() && key.is_some() && state.master_key == *key)
     }
 
     fn reply(&self, answer: Result<Fetched, Status>) -> Reply {
         match (&self.kind, answer) {
-            (Kind::Lac, Ok(found)) => Reply::Lac { explicit: None, last_entry: Some(found.body) },
-            (Kind::Lac, Err(status)) => {
-                // The protocol tells "no entry" for a ledger that was never here, but a deleted one was.
-                let dropped = self.slot.as_ref().is_some_and(|slot| slot.lock().tombstone == Some(Tombstone::Deleted));
-                match status {
-                    Status::NoEntry => Reply::Lac { explicit: None, last_entry: None },
-                    Status::NoLedger if !dropped => Reply::Lac { explicit: None, last_entry: None },
-                    status => Reply::Failed(status),
+            (Kind::Lac, answer) => {
+                let (explicit, dropped) = self.slot.as_ref().map_or((None, false), |slot| {
+                    let state = slot.lock();
+                    (state.explicit_lac.clone(), state.tombstone == Some(Tombstone::Deleted))
+                });
+                match answer {
+                    Ok(found) => Reply::Lac { explicit, last_entry: Some(found.body) },
+                    Err(Status::NoEntry) => Reply::Lac { explicit, last_entry: None },
+                    // The protocol tells "no entry" for a ledger that was never here, but a deleted one was.
+                    Err(Status::NoLedger) if !dropped => Reply::Lac { explicit, last_entry: None },
+                    Err(status) => Reply::Failed(status),
                 }
             }
             (_, Ok(found)) => Reply::Read { body: found.body, max_lac: found.last_confirmed },
@@ -98,16 +110,24 @@ impl ReadJob {
 
 /// The reads of one connection.
 pub(super) struct Reads {
-    server: Arc<Server>,
-    outbox: Arc<Outbox>,
+    pub(super) server: Arc<Server>,
+    pub(super) outbox: Arc<Outbox>,
     /// Reads under way, and those of the same entry that wait for them.
     turns: Mutex<HashMap<Key, VecDeque<ReadJob>>>,
     batches: Arc<Semaphore>,
+    /// Whether the connection takes no more requests: nobody waits any longer.
+    pub(super) ended: watch::Sender<bool>,
 }
 
 impl Reads {
     pub(super) fn new(server: Arc<Server>, outbox: Arc<Outbox>) -> Self {
-        Self { server, outbox, turns: Mutex::default(), batches: Arc::new(Semaphore::new(BATCHES_MAX)) }
+        let batches = Arc::new(Semaphore::new(BATCHES_MAX));
+        Self { server, outbox, turns: Mutex::default(), batches, ended: watch::Sender::new(false) }
+    }
+
+    /// Ends all waits; what waited is answered from the present state.
+    pub(super) fn end_waits(&self) {
+        self.ended.send_replace(true);
     }
 
     fn turns(&self) -> MutexGuard<'_, HashMap<Key, VecDeque<ReadJob>>> {
@@ -169,7 +189,12 @@ impl Reads {
             Ok(found) => metrics.read_found(job.end, found.body.len(), latency),
             Err(status) => metrics.read_not_found(*status, latency),
         }
-        self.outbox.put(&job.to, &job.reply(answer), permit);
+        self.put(&job.to, &job.reply(answer), permit, wakeups);
+    }
+
+    /// Puts the answer to an open read down.
+    pub(super) fn put(&self, to: &ReplyTo, reply: &Reply, permit: Option<BytePermit>, wakeups: &mut Wakeups) {
+        self.outbox.put(to, reply, permit);
         self.outbox.close_read();
         wakeups.add(&self.outbox);
     }
@@ -184,7 +209,8 @@ impl Reads {
         }
     }
 
-    async fn serve_one(&self, mut job: ReadJob) {
+    /// Serves a read to its end.
+    pub(super) async fn serve_one(&self, mut job: ReadJob) {
         let (answer, permit) = match self.read_one(&mut job).await {
             Ok((found, permit)) => (Ok(found), Some(permit)),
             Err(status) => (Err(status), None),
@@ -217,7 +243,7 @@ impl Reads {
         }
     }
 
-    async fn fetch(&self, spots: &[Spot]) -> Vec<Result<Fetched, Status>> {
+    pub(super) async fn fetch(&self, spots: &[Spot]) -> Vec<Result<Fetched, Status>> {
         // The semaphore is never closed.
         let _turn = self.server.disk_reads.acquire().await.ok();
         self.server.store.fetch(spots).await

@@ -21,6 +21,8 @@ pub enum BookieState {
 #[derive(Debug)]
 pub(crate) struct Condition {
     writable: AtomicBool,
+    /// Whether entries of high priority are taken while others are not.
+    priority: AtomicBool,
     failure: OnceLock<String>,
     state: watch::Sender<BookieState>,
 }
@@ -29,6 +31,7 @@ impl Condition {
     pub(crate) fn new() -> Self {
         Self {
             writable: AtomicBool::new(true),
+            priority: AtomicBool::new(true),
             failure: OnceLock::new(),
             state: watch::Sender::new(BookieState::Writable),
         }
@@ -36,6 +39,21 @@ impl Condition {
 
     pub(crate) fn is_writable(&self) -> bool {
         self.writable.load(Ordering::Acquire)
+    }
+
+    /// Whether an add may be queued; whether there is space for it the journal decides.
+    pub(crate) fn takes(&self, high_priority: bool) -> bool {
+        self.is_writable() || (high_priority && self.priority.load(Ordering::Acquire) && self.failure.get().is_none())
+    }
+
+    /// Refuses adds of high priority too, while the bookie is read-only.
+    pub(crate) fn refuse_priority(&self) {
+        self.priority.store(false, Ordering::Release);
+    }
+
+    /// There is space for adds of high priority.
+    pub(crate) fn take_priority(&self) {
+        self.priority.store(true, Ordering::Release);
     }
 
     /// Why the journal must not be written any more.

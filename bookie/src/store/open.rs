@@ -7,6 +7,7 @@ use ledger::{EntryId, LedgerId};
 use super::table::LedgerSlot;
 use crate::disk::{BLOCK_BYTES, DiskFile};
 use crate::format::{EntryRow, Place, SegmentHeader, SegmentId};
+use crate::journal::Class;
 
 /// A segment that is not sealed: being written, waiting to be sealed, or replayed. Its index is in memory.
 pub(crate) struct OpenSegment {
@@ -15,8 +16,8 @@ pub(crate) struct OpenSegment {
     pub(crate) file: Arc<dyn DiskFile>,
     /// Bytes reserved for it.
     pub(crate) capacity: u64,
-    /// Only for keys and fences, opened when no space was left for entries.
-    pub(crate) control: bool,
+    /// The least class it was made for: one made for keys and fences alone takes no entries.
+    pub(crate) class: Class,
     index: RwLock<OpenIndex>,
 }
 
@@ -88,10 +89,10 @@ impl OpenSegment {
         path: PathBuf,
         file: Arc<dyn DiskFile>,
         capacity: u64,
-        control: bool,
+        class: Class,
     ) -> Self {
         let index = OpenIndex { ledgers: HashMap::new(), entries: 0, end: BLOCK_BYTES as u64, last_sequence: 0 };
-        Self { header, path, file, capacity, control, index: RwLock::new(index) }
+        Self { header, path, file, capacity, class, index: RwLock::new(index) }
     }
 
     pub(crate) fn id(&self) -> SegmentId {

@@ -8,7 +8,7 @@ use proto::{ReadTarget, Status};
 use super::{LedgerSlot, Store};
 use crate::disk::DiskFile;
 use crate::error::Error;
-use crate::format::{Place, SegmentId, decode_record};
+use crate::format::{Place, RECORD_HEADER_BYTES, SegmentId, decode_record};
 use crate::index::rows;
 use crate::index::rows::LedgerSegment;
 use crate::ledger_state::Tombstone;
@@ -42,6 +42,16 @@ impl Spot {
     /// Bytes the entry's record has.
     pub(crate) fn bytes(&self) -> u64 {
         u64::from(self.place.bytes)
+    }
+}
+
+impl Located {
+    /// Bytes of the entry's body.
+    pub(crate) fn body_bytes(&self) -> u64 {
+        match self {
+            Self::Here(found) => found.body.len() as u64,
+            Self::There(spot) => spot.bytes().saturating_sub(RECORD_HEADER_BYTES as u64),
+        }
     }
 }
 
@@ -147,7 +157,7 @@ impl Store {
     }
 
     /// The sealed segments with entries of a ledger, oldest first; from memory after the first time.
-    async fn ledger_segments(&self, slot: &LedgerSlot) -> Result<Arc<[LedgerSegment]>, Error> {
+    pub(super) async fn ledger_segments(&self, slot: &LedgerSlot) -> Result<Arc<[LedgerSegment]>, Error> {
         let epoch = {
             let state = slot.lock();
             if let Some(segments) = &state.segments {

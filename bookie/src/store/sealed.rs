@@ -1,4 +1,5 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -129,16 +130,34 @@ impl SealedSegments {
         entry: EntryId,
     ) -> Result<Option<Place>, Error> {
         let Some(number) = file.directory.block_of(ledger, entry) else { return Ok(None) };
-        let cached = self.blocks().get(file.id, number);
-        let block = match cached {
-            Some(block) => block,
-            None => {
-                let block = file.entry_block(number).await?;
-                self.blocks().insert(file.id, number, block.clone());
-                block
-            }
-        };
-        Ok(block.find(ledger, entry))
+        Ok(self.block(file, number).await?.find(ledger, entry))
+    }
+
+    /// Hands over the entries of a ledger that a sealed segment has within a range, ascending.
+    pub(crate) async fn collect(
+        &self,
+        file: &SealedFile,
+        ledger: LedgerId,
+        entries: RangeInclusive<EntryId>,
+        mut found: impl FnMut(EntryId),
+    ) -> Result<(), Error> {
+        // The range may begin in the middle of a block, or before the first.
+        let first = file.directory.block_of(ledger, *entries.start()).unwrap_or(0);
+        let last = file.directory.block_of(ledger, *entries.end());
+        for number in first..last.map_or(first, |last| last + 1) {
+            let block = self.block(file, number).await?;
+            block.entries_of(ledger).filter(|entry| entries.contains(entry)).for_each(&mut found);
+        }
+        Ok(())
+    }
+
+    async fn block(&self, file: &SealedFile, number: u32) -> Result<EntryBlock, Error> {
+        if let Some(block) = self.blocks().get(file.id, number) {
+            return Ok(block);
+        }
+        let block = file.entry_block(number).await?;
+        self.blocks().insert(file.id, number, block.clone());
+        Ok(block)
     }
 }
 

@@ -2,6 +2,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ledger::LedgerId;
+use tokio::sync::Notify;
 
 use crate::format::SegmentId;
 use crate::ledger_state::LedgerState;
@@ -15,6 +16,8 @@ const IDLE_LEDGERS_MAX: usize = 64 * 1024;
 pub(crate) struct LedgerSlot {
     id: LedgerId,
     state: Mutex<LedgerState>,
+    /// Wakes those who wait for a last-add-confirmed, a fence, or the end of the ledger.
+    news: Notify,
 }
 
 impl LedgerSlot {
@@ -24,6 +27,25 @@ impl LedgerSlot {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, LedgerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells those who wait that the state changed in a way that may matter to them.
+    pub(crate) fn tell_news(&self) {
+        self.news.notify_waiters();
+    }
+
+    /// Waits for a state, which whoever brings it about must tell. Cancel-safe.
+    pub(crate) async fn wait_until(&self, reached: impl Fn(&LedgerState) -> bool) {
+        loop {
+            let news = self.news.notified();
+            tokio::pin!(news);
+            // Before the look, so that nothing told after it is missed.
+            news.as_mut().enable();
+            if reached(&self.lock()) {
+                return;
+            }
+            news.await;
+        }
     }
 }
 
@@ -73,7 +95,7 @@ impl LedgerTable {
             return Ok(slot);
         }
         let state = load().await?;
-        let slot = Arc::new(LedgerSlot { id: ledger, state: Mutex::new(state) });
+        let slot = Arc::new(LedgerSlot { id: ledger, state: Mutex::new(state), news: Notify::new() });
         let mut slots = shard.lock();
         if slots.len() >= IDLE_LEDGERS_MAX / SHARDS {
             forget_idle(&mut slots, sealed_through());

@@ -20,6 +20,7 @@ pub(crate) struct Add {
     pub(crate) master_key: MasterKey,
     pub(crate) body: Bytes,
     pub(crate) recovery: bool,
+    pub(crate) high_priority: bool,
     /// Covers the body until the commit; shared by the adds that were received together.
     pub(crate) permit: Option<Arc<BytePermit>>,
     /// When its request came in.
@@ -51,10 +52,8 @@ impl Store {
         done: Completion,
         in_order: bool,
     ) -> Result<(), (Add, Completion)> {
-        if !self.condition.is_writable() {
-            // After a failed write nothing is known about the disk; without space the refusal is certain.
-            let status = if self.condition.failure().is_some() { Status::Io } else { Status::ReadOnly };
-            self.refuse(status, done, in_order);
+        if !self.condition.takes(add.high_priority) {
+            self.refuse(self.why_not_writable(), done, in_order);
             return Ok(());
         }
         let mut state = slot.lock();
@@ -68,6 +67,7 @@ impl Store {
                     done: Some(done),
                     permit: add.permit,
                     received: Some(add.received),
+                    high_priority: add.high_priority,
                 };
                 self.queue_records(slot, &mut state, admission, Some(record));
                 Ok(())
@@ -81,16 +81,46 @@ impl Store {
         }
     }
 
+    /// After a failed write nothing is known about the disk; without space the refusal is certain.
+    fn why_not_writable(&self) -> Status {
+        if self.condition.failure().is_some() { Status::Io } else { Status::ReadOnly }
+    }
+
+    /// Decides on an explicit last-add-confirmed and queues it. Every call ends in exactly one call of `done`: at once when it is
+    /// refused, else by the journal. `permit` covers the body until the commit.
+    pub(crate) fn write_lac(
+        &self,
+        slot: &Arc<LedgerSlot>,
+        key: &MasterKey,
+        body: Bytes,
+        permit: Option<Arc<BytePermit>>,
+        done: Completion,
+    ) {
+        if !self.condition.is_writable() {
+            return done(Err(self.why_not_writable()), &mut Wakeups::default());
+        }
+        let mut state = slot.lock();
+        match state.admit_write_lac(key) {
+            Ok(admission) => {
+                let record = Pending::control(slot, RecordKind::ExplicitLac, body, Some(done));
+                self.queue_records(slot, &mut state, admission, Some(Pending { permit, ..record }));
+            }
+            Err(refusal) => {
+                drop(state);
+                done(Err(refusal.status()), &mut Wakeups::default());
+            }
+        }
+    }
+
+    /// Calls `done` once everything acknowledged before is on stable storage, whatever the sync mode.
+    pub(crate) fn force(&self, done: Completion) {
+        self.queue.push(std::iter::once(Pending::nothing(Work::Barrier, Some(done))));
+    }
+
     /// Answers a request with a refusal, now or after what is queued.
     pub(crate) fn refuse(&self, status: Status, done: Completion, in_order: bool) {
         if in_order {
-            self.queue.push(std::iter::once(Pending {
-                work: Work::Marker(status),
-                slot: None,
-                done: Some(done),
-                permit: None,
-                received: None,
-            }));
+            self.queue.push(std::iter::once(Pending::nothing(Work::Marker(status), Some(done))));
         } else {
             self.metrics.add_refused(status);
             done(Err(status), &mut Wakeups::default());
@@ -111,13 +141,7 @@ impl Store {
             let done: Completion = Box::new(move |result, _| {
                 let _ = sender.send(result);
             });
-            let record = Pending {
-                work: Work::control(RecordKind::Fence, Bytes::new()),
-                slot: Some(slot.clone()),
-                done: Some(done),
-                permit: None,
-                received: None,
-            };
+            let record = Pending::control(slot, RecordKind::Fence, Bytes::new(), Some(done));
             self.queue_records(slot, &mut state, admission, Some(record));
             receiver
         };
@@ -133,8 +157,7 @@ impl Store {
     ) {
         let key = admission.write_key.then(|| {
             let key = state.master_key.unwrap_or(MasterKey::EMPTY);
-            let work = Work::control(RecordKind::MasterKey, Bytes::copy_from_slice(key.as_bytes()));
-            Pending { work, slot: Some(slot.clone()), done: None, permit: None, received: None }
+            Pending::control(slot, RecordKind::MasterKey, Bytes::copy_from_slice(key.as_bytes()), None)
         });
         state.pending += u32::from(key.is_some()) + u32::from(record.is_some());
         self.queue.push(key.into_iter().chain(record));

@@ -13,7 +13,10 @@ use ledger::{
     BookieId, DigestType, Digester, EntryHeader, EntryId, LedgerId, LedgerMetadata, MasterKey, Password, Quorums,
 };
 use metadata::{Bookies, Ledgers, MemoryStore, MetadataStore};
-use proto::client::{AddFlags, ResponseV2, decode_response_v2, encode_add_v2, encode_read_v2};
+use proto::client::{
+    AddFlags, PayloadV3, ResponseV2, ResponseV3, decode_response_v2, decode_response_v3, encode_add_v2,
+    encode_read_lac_v3, encode_read_v2,
+};
 use proto::{FrameDecoder, ReadTarget, Status};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -152,6 +155,11 @@ pub(super) fn body(l: u64, e: u64, payload: &[u8]) -> Bytes {
     Digester::new(DigestType::Crc32c, &Password::empty()).seal(&header, payload)
 }
 
+/// The body of an explicit last-add-confirmed, as a writer would send it.
+pub(super) fn lac_body(l: u64, lac: u64) -> Bytes {
+    [&l.to_be_bytes()[..], &lac.to_be_bytes(), &[0xee, 0x41, 0x19, 0xb0]].concat().into()
+}
+
 /// One connection of version 2.
 pub(super) struct Wire {
     stream: BoxStream,
@@ -183,6 +191,11 @@ impl Wire {
         self.stream.write_all(bytes).await.unwrap();
     }
 
+    /// Sends what the peer may not want any more.
+    pub(super) async fn try_send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        self.stream.write_all(bytes).await
+    }
+
     /// The payload of the next frame; `None` when the bookie has closed the connection.
     pub(super) async fn frame(&mut self) -> Option<Bytes> {
         let mut decoder = FrameDecoder::new(64 << 20);
@@ -201,6 +214,26 @@ impl Wire {
 
     pub(super) async fn reply(&mut self) -> ResponseV2 {
         decode_response_v2(self.frame().await.expect("the connection is open")).unwrap()
+    }
+
+    pub(super) async fn reply_v3(&mut self) -> ResponseV3 {
+        decode_response_v3(self.frame().await.expect("the connection is open")).unwrap()
+    }
+
+    /// Sends a version 3 request and waits for its answer. Such requests do not mix with others on a connection of version 2.
+    pub(super) async fn ask(&mut self, encode: impl FnOnce(&mut BytesMut)) -> ResponseV3 {
+        encode(&mut self.out);
+        self.send().await;
+        self.reply_v3().await
+    }
+
+    /// The explicit last-add-confirmed and the last entry of a ledger.
+    pub(super) async fn read_lac(&mut self, l: u64) -> Result<(Option<Bytes>, Option<Bytes>), Status> {
+        let reply = self.ask(|out| encode_read_lac_v3(7, ledger(l), out)).await;
+        match reply.payload {
+            PayloadV3::Lac { explicit, last_entry } => Ok((explicit, last_entry)),
+            _ => Err(reply.status),
+        }
     }
 
     pub(super) async fn add(&mut self, l: u64, e: u64, payload: &[u8]) -> Status {

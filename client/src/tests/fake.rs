@@ -195,7 +195,7 @@ impl State {
                     None => Reply::Failed(Status::NoEntry),
                 }
             }
-            Request::ReadLac { .. } => Reply::Failed(Status::BadRequest),
+            _ => Reply::Failed(Status::BadRequest),
         }
     }
 }

@@ -101,5 +101,6 @@ fn answer(stored: &mut Stored, request: Request) -> Reply {
             found.map_or(Reply::Failed(Status::NoEntry), |body| Reply::Read { body: body.clone(), max_lac: None })
         }
         Request::ReadLac { .. } => Reply::Failed(Status::NoEntry),
+        _ => Reply::Failed(Status::BadRequest),
     }
 }

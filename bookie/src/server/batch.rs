@@ -1,0 +1,204 @@
+//! BATCH_READ: consecutive entries in one reply.
+
+use std::sync::Arc;
+
+use common::budget::BytePermit;
+use ledger::{EntryId, LedgerId, MasterKey};
+use proto::{BATCH_ENTRY_HEAD_BYTES, BATCH_HEAD_BYTES, ReadTarget, Reply, ReplyTo, Status};
+use tokio::time::Instant;
+
+use super::reads::{Reads, STEP_BYTES};
+use crate::metrics::ReadEnd;
+use crate::store::{Fetched, LedgerSlot, Located, Spot};
+use crate::wakeups::Wakeups;
+
+/// A request for consecutive entries.
+pub(super) struct BatchJob {
+    pub(super) to: ReplyTo,
+    pub(super) ledger: LedgerId,
+    pub(super) start: EntryId,
+    pub(super) count_max: Option<u32>,
+    pub(super) bytes_max: u64,
+    /// Set when the ledger is to be fenced first, with the key that was shown.
+    pub(super) fence: Option<Option<MasterKey>>,
+    pub(super) received: Instant,
+}
+
+/// How much of a batch fits its reply.
+#[derive(Clone, Debug)]
+struct Fill {
+    bytes: u64,
+    entries: u32,
+    count_max: Option<u32>,
+    /// What the caller asked for; the first entry may exceed it.
+    bytes_max: u64,
+    /// What a frame can carry.
+    frame_bytes_max: u64,
+}
+
+impl Fill {
+    fn new(count_max: Option<u32>, bytes_max: u64, frame_bytes_max: u64) -> Self {
+        Self { bytes: BATCH_HEAD_BYTES as u64, entries: 0, count_max, bytes_max, frame_bytes_max }
+    }
+
+    /// Takes an entry in, if it still fits.
+    fn take(&mut self, body_bytes: u64) -> bool {
+        let bytes = self.bytes + BATCH_ENTRY_HEAD_BYTES as u64 + body_bytes;
+        let limit = if self.entries == 0 { u64::MAX } else { self.bytes_max };
+        let fits = bytes <= limit.min(self.frame_bytes_max) && !self.is_complete();
+        if fits {
+            (self.bytes, self.entries) = (bytes, self.entries + 1);
+        }
+        fits
+    }
+
+    fn is_complete(&self) -> bool {
+        self.count_max.is_some_and(|count| self.entries >= count)
+    }
+}
+
+/// What will be answered: for each entry where it lies on the disk, or nothing when it was in memory. Holds no bodies, so that
+/// nothing is kept before the budget admits it.
+struct Plan {
+    spots: Vec<Option<Spot>>,
+    bytes: u64,
+}
+
+impl Reads {
+    /// Serves a batch to its end, fence included.
+    pub(super) async fn serve_run(&self, job: BatchJob, slot: Arc<LedgerSlot>) {
+        let answer = self.read_run(&job, &slot).await;
+        let (metrics, clock) = (&self.server.store.metrics, &self.server.store.clock);
+        let latency = clock.now() - job.received;
+        let (reply, permit) = match answer {
+            Ok((found, permit)) => {
+                for (entry, end) in &found {
+                    metrics.read_found(*end, entry.body.len(), latency);
+                }
+                (Reply::Batch { entries: found.into_iter().map(|(entry, _)| entry.body).collect() }, Some(permit))
+            }
+            Err(status) => {
+                metrics.read_not_found(status, latency);
+                (Reply::Failed(status), None)
+            }
+        };
+        self.put(&job.to, &reply, permit, &mut Wakeups::default());
+    }
+
+    async fn read_run(
+        &self,
+        job: &BatchJob,
+        slot: &Arc<LedgerSlot>,
+    ) -> Result<(Vec<(Fetched, ReadEnd)>, BytePermit), Status> {
+        if let Some(key) = &job.fence {
+            // Nothing is told, not even that an entry is missing, before the fence is durable.
+            self.server.store.fence(slot, key.as_ref()).await?;
+        }
+        let fill = Fill::new(job.count_max, job.bytes_max, self.server.store.config.frame_bytes_max.bytes());
+        let plan = self.plan_run(job, slot, fill.clone()).await?;
+        if !self.outbox.wait_for_room_to_answer().await {
+            return Err(Status::Io);
+        }
+        let permit = self.server.reads.acquire(plan.bytes).await;
+        let found = self.fetch_run(job, slot, plan, fill).await?;
+        Ok((found, permit))
+    }
+
+    /// Finds the entries that belong to the answer. Only the first one's failure is told; a later one ends the batch.
+    async fn plan_run(&self, job: &BatchJob, slot: &LedgerSlot, mut fill: Fill) -> Result<Plan, Status> {
+        let (mut spots, mut next) = (Vec::new(), Some(job.start));
+        while let Some(entry) = next.filter(|_| !fill.is_complete()) {
+            let located = match self.server.store.locate(slot, ReadTarget::Entry(entry)).await {
+                Ok(located) => located,
+                Err(status) if spots.is_empty() => return Err(status),
+                Err(_) => break,
+            };
+            if !fill.take(located.body_bytes()) {
+                if spots.is_empty() {
+                    // The 12 bytes that this reply has more than the add are too many: the entry can be read alone.
+                    return Err(Status::BadRequest);
+                }
+                break;
+            }
+            spots.push(match located {
+                Located::There(spot) => Some(spot),
+                Located::Here(_) => None,
+            });
+            next = entry.checked_add(1);
+        }
+        Ok(Plan { spots, bytes: fill.bytes })
+    }
+
+    /// Brings the entries into memory, a step at a time, up to the first that fails or does not fit any more.
+    async fn fetch_run(
+        &self,
+        job: &BatchJob,
+        slot: &LedgerSlot,
+        plan: Plan,
+        mut fill: Fill,
+    ) -> Result<Vec<(Fetched, ReadEnd)>, Status> {
+        let mut found: Vec<(Fetched, ReadEnd)> = Vec::with_capacity(plan.spots.len());
+        let mut planned = plan.spots.into_iter().peekable();
+        while let Some(first) = planned.next() {
+            let mut step = Vec::new();
+            if let Some(spot) = first {
+                let mut bytes = spot.bytes();
+                step.push(spot);
+                while let Some(Some(spot)) = planned.next_if(|next| next.is_some() && bytes < STEP_BYTES) {
+                    bytes += spot.bytes();
+                    step.push(spot);
+                }
+            }
+            let answers = if step.is_empty() {
+                let entry = job.start.checked_add(found.len() as u64).ok_or(Status::NoEntry)?;
+                vec![self.fetch_from_memory(slot, entry).await]
+            } else {
+                let answers = self.fetch(&step).await;
+                answers.into_iter().map(|answer| answer.map(|found| (found, ReadEnd::Segment))).collect()
+            };
+            for answer in answers {
+                match answer {
+                    // One that was added again meanwhile may be longer than planned.
+                    Ok(entry) if fill.take(entry.0.body.len() as u64) => found.push(entry),
+                    Ok(_) if found.is_empty() => return Err(Status::BadRequest),
+                    Err(status) if found.is_empty() => return Err(status),
+                    Ok(_) | Err(_) => return Ok(found),
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// An entry that was in memory a moment ago.
+    async fn fetch_from_memory(&self, slot: &LedgerSlot, entry: EntryId) -> Result<(Fetched, ReadEnd), Status> {
+        match self.server.store.locate(slot, ReadTarget::Entry(entry)).await? {
+            Located::Here(found) => Ok((found, ReadEnd::Buffer)),
+            Located::There(spot) => {
+                let found = self.fetch(std::slice::from_ref(&spot)).await.pop().unwrap_or(Err(Status::Io))?;
+                Ok((found, ReadEnd::Segment))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_stops_where_the_protocol_says() {
+        let mut fill = Fill::new(None, 36 + 14 + 24, 1000);
+        assert!(fill.take(10) && fill.take(20), "exactly what was asked for");
+        assert!(!fill.take(0), "the length word of an empty entry is too much");
+        assert_eq!((fill.bytes, fill.entries), (74, 2));
+
+        let mut fill = Fill::new(None, 0, 1000);
+        assert!(fill.take(960), "the first one comes whatever was asked for");
+        assert!(!fill.take(1));
+        assert!(!Fill::new(None, u64::MAX, 1000).take(961), "a frame is never over its limit");
+
+        let mut fill = Fill::new(Some(2), u64::MAX, 1000);
+        assert!(fill.take(1) && !fill.is_complete() && fill.take(1));
+        assert!(fill.is_complete() && !fill.take(1));
+    }
+}

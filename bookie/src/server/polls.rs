@@ -1,0 +1,122 @@
+//! Long polls: reads that wait for a higher last-add-confirmed.
+//!
+//! # Bounds
+//! Waiting polls hold a place of a bounded number and their ledger's slot, no bytes of any budget. Without a place a poll is
+//! answered at once from the present state, which is always a true answer. They end with their connection.
+
+use std::time::Duration;
+
+use ledger::{EntryId, LedgerId};
+use proto::{PollTarget, ReadTarget, Reply, ReplyTo, Status};
+use std::sync::Arc;
+use tokio::time::Instant;
+
+use super::reads::{ReadJob, Reads};
+use crate::ledger_state::Absence;
+use crate::store::{LedgerSlot, Located};
+use crate::wakeups::Wakeups;
+
+/// Longest wait, whatever the caller asks for: it is told the state of that moment and may ask again.
+const PATIENCE_MAX: Duration = Duration::from_secs(600);
+
+/// A read that may wait.
+pub(super) struct PollJob {
+    pub(super) to: ReplyTo,
+    pub(super) ledger: LedgerId,
+    pub(super) target: PollTarget,
+    pub(super) previous: Option<EntryId>,
+    pub(super) patience: Option<Duration>,
+    pub(super) received: Instant,
+}
+
+impl Reads {
+    /// Waits as long as the poll asks for, then answers.
+    pub(super) async fn serve_poll(&self, job: PollJob, slot: Arc<LedgerSlot>) {
+        let confirmed_ms = match job.patience {
+            Some(patience) => self.wait(&slot, job.previous, patience.min(PATIENCE_MAX)).await,
+            None => None,
+        };
+        match job.target {
+            PollTarget::Read(target) => {
+                // The wait is not the read's.
+                let received = if job.patience.is_some() { self.server.store.clock.now() } else { job.received };
+                self.serve_one(ReadJob::read(job.to, job.ledger, target, received).with_slot(slot)).await;
+            }
+            PollTarget::Next => self.answer_next(&job, &slot, confirmed_ms).await,
+        }
+    }
+
+    /// Waits for news of the ledger, the end of `patience`, or that of the connection. When a higher last-add-confirmed came, in
+    /// milliseconds since 1970; `None` for every other end, and when it was there before.
+    async fn wait(&self, slot: &LedgerSlot, previous: Option<EntryId>, patience: Duration) -> Option<u64> {
+        let knows_fence = {
+            let state = slot.lock();
+            // A fence that was there before stops the writer, not the one who recovers: waiting goes on, or readers would ask
+            // without a pause.
+            let knows_fence = state.is_fenced_for_good();
+            if state.has_news(previous, knows_fence) {
+                return None;
+            }
+            knows_fence
+        };
+        // The semaphore is never closed: without a place there are too many.
+        let _place = self.server.polls.try_acquire().ok()?;
+        let _counted = self.server.store.metrics.long_polls.hold();
+        let mut ended = self.ended.subscribe();
+        tokio::select! {
+            biased;
+            () = slot.wait_until(|state| state.has_news(previous, knows_fence)) => {}
+            // An error means that the connection is gone.
+            _ = ended.wait_for(|ended| *ended) => {}
+            () = tokio::time::sleep(patience) => {}
+        }
+        (slot.lock().last_confirmed > previous).then(|| self.server.store.clock.wall_ms())
+    }
+
+    async fn answer_next(&self, job: &PollJob, slot: &LedgerSlot, confirmed_ms: Option<u64>) {
+        let (metrics, clock) = (&self.server.store.metrics, &self.server.store.clock);
+        let known = {
+            let state = slot.lock();
+            state.is_whole().map(|()| state.last_confirmed)
+        };
+        let answered = match known.map_err(Absence::status) {
+            Err(status) => Err(status),
+            Ok(max_lac) if max_lac > job.previous => self.next_entry(job, slot, max_lac, confirmed_ms).await,
+            Ok(max_lac) => Ok((Reply::Next { max_lac, entry: None, confirmed_ms: None }, None)),
+        };
+        let (reply, permit) = answered.unwrap_or_else(|status| {
+            metrics.read_not_found(status, clock.now() - job.received);
+            (Reply::Failed(status), None)
+        });
+        self.put(&job.to, &reply, permit, &mut Wakeups::default());
+    }
+
+    /// The answer with the entry behind the one the caller knows; striping may have put it elsewhere.
+    async fn next_entry(
+        &self,
+        job: &PollJob,
+        slot: &LedgerSlot,
+        max_lac: Option<EntryId>,
+        confirmed_ms: Option<u64>,
+    ) -> Result<(Reply, Option<common::budget::BytePermit>), Status> {
+        let next = job.previous.map_or(EntryId::ZERO, EntryId::next);
+        let found = match self.server.store.locate(slot, ReadTarget::Entry(next)).await {
+            Ok(Located::Here(found)) => {
+                let permit = self.server.reads.acquire(found.body.len() as u64).await;
+                Some((found, permit))
+            }
+            Ok(Located::There(spot)) => {
+                let permit = self.server.reads.acquire(spot.bytes()).await;
+                let found = self.fetch(std::slice::from_ref(&spot)).await.pop().unwrap_or(Err(Status::Io))?;
+                Some((found, permit))
+            }
+            Err(Status::NoEntry) => None,
+            Err(status) => return Err(status),
+        };
+        let (entry, permit) = match found {
+            Some((found, permit)) => (Some((found.entry, found.body)), Some(permit)),
+            None => (None, None),
+        };
+        Ok((Reply::Next { max_lac, entry, confirmed_ms }, permit))
+    }
+}

@@ -1,0 +1,83 @@
+use bytes::Bytes;
+use ledger::EntryId;
+use proto::{AvailabilityWriter, Status};
+use roaring::RoaringTreemap;
+
+use super::{LedgerSlot, Store};
+use crate::error::Error;
+use crate::ledger_state::Absence;
+
+/// Rows copied from an unsealed segment while its lock is held.
+const ROWS: usize = 4096;
+
+impl Absence {
+    /// The word for the caller.
+    pub(crate) fn status(self) -> Status {
+        match self {
+            Self::NoLedger => Status::NoLedger,
+            Self::Unknown => Status::UnknownLedgerState,
+        }
+    }
+}
+
+impl Store {
+    /// The entries of a ledger that are here, encoded; an error where that is not for sure all that should be here. An encoding
+    /// of more than `bytes_max` cannot be sent and is an error too.
+    pub(crate) async fn list_entries(&self, slot: &LedgerSlot, bytes_max: usize) -> Result<Bytes, Status> {
+        slot.lock().is_whole().map_err(Absence::status)?;
+        let held = self.held_entries(slot).await.map_err(|error| {
+            tracing::error!(ledger = %slot.id(), error = &error as &dyn std::error::Error, "list entries");
+            Status::Io
+        })?;
+        // After the search: a segment that was dropped meanwhile left a tombstone.
+        slot.lock().is_whole().map_err(Absence::status)?;
+        let mut list = AvailabilityWriter::default();
+        for entry in held.iter().filter_map(EntryId::new) {
+            list.push(entry);
+            if list.encoded_bytes() > bytes_max {
+                tracing::warn!(ledger = %slot.id(), entries = held.len(), "the list of entries does not fit a frame");
+                return Err(Status::Io);
+            }
+        }
+        Ok(list.finish())
+    }
+
+    /// Entries of all segments, each once, however many segments hold it. Neighbours cost a bit each in memory.
+    async fn held_entries(&self, slot: &LedgerSlot) -> Result<RoaringTreemap, Error> {
+        let mut held = RoaringTreemap::new();
+        let mut rows = Vec::with_capacity(ROWS);
+        // The unsealed first: one that is sealed meanwhile is then found in one of two places.
+        for segment in self.unsealed() {
+            let mut from = 0;
+            loop {
+                let copied = segment.copy_rows(slot.id(), from, ROWS, &mut rows);
+                held.extend(rows.drain(..).map(|row| row.entry.get()));
+                from += copied;
+                if copied == 0 {
+                    break;
+                }
+            }
+        }
+        for row in self.ledger_segments(slot).await?.iter() {
+            let Some((first, last)) = row.entries else { continue };
+            let Some(file) = self.sealed.open(row.segment).await? else { continue };
+            let found = |entry: EntryId| {
+                held.insert(entry.get());
+            };
+            self.sealed.collect(&file, slot.id(), first..=last, found).await?;
+        }
+        Ok(held)
+    }
+
+    /// Size of the store and what may still be added to it, in bytes: what the file system has, within the bookie's budget.
+    pub(crate) async fn disk_space(&self) -> Result<(u64, u64), Error> {
+        let (dir, config) = (&self.journal_dir, &self.config);
+        let total = self.disk.total_bytes(dir).await.map_err(Error::disk("ask for the size of", dir))?;
+        let free = self.disk.free_bytes(dir).await.map_err(Error::disk("ask for the free space of", dir))?;
+        let allocated = self.allocated_bytes.load(std::sync::atomic::Ordering::Relaxed);
+        let budget = config.disk_bytes_max.bytes();
+        let total = total.min(budget);
+        let usable = free.saturating_sub(config.disk_free_bytes_min.bytes()).min(budget.saturating_sub(allocated));
+        Ok((total, usable.min(total)))
+    }
+}
