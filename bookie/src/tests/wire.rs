@@ -37,6 +37,12 @@ async fn the_published_vectors_hold() {
     let recovery = format!("00000028 02020005 0000000000000001 0000000000000007 {KEY}");
     exchange(&mut wire, &recovery, "00000018 02020000 00000002 0000000000000001 0000000000000007").await;
     exchange(&mut wire, &add, "00000018 02010000 00000068 0000000000000001 0000000000000000").await;
+    let batch = "00000028 02070000 0000000000000001 0000000000000000 000000000000004d 0000000a 0000000000500000";
+    let one = format!("0000004d 02070000 00000000 0000000000000001 0000000000000000 000000000000004d 00000029 {BODY}");
+    exchange(&mut wire, batch, &one).await;
+    let beyond = "00000028 02070000 0000000000000001 0000000000000009 000000000000004d 0000000a 0000000000500000";
+    let none = "00000020 02070000 00000002 0000000000000001 0000000000000009 000000000000004d";
+    exchange(&mut wire, beyond, none).await;
     let auth = "0000001a 02030000 0a12 4175746844697361626c6564506c7567696e 1200";
     exchange(&mut wire, auth, auth).await;
 
@@ -44,6 +50,33 @@ async fn the_published_vectors_hold() {
     let body = BODY.replace(' ', "").replacen("0000000000000001", "0000000000000002", 1);
     let add = format!("00000050 0a06080310021801 aa0645 0802 1000 1a14 {KEY} 2229 {body}");
     exchange(&mut wire, &add, "00000013 0a06080310021801 1000 aa0606 080010021800").await;
+    let fencing = format!("00000031 0a06080310011802 a20626 0802 10ffffffffffffffffff01 1a14 {KEY} a00601");
+    // Without maxLAC: status, ledger, entry -1, body.
+    let last = format!("00000047 0a06080310011802 1000 a2063a 08001002 18ffffffffffffffffff01 2229 {body}");
+    exchange(&mut wire, &fencing, &last).await;
+    let (lac, ok) = ("00000000000000020000000000000029ee4119b0", "00000011 0a06080310061803 1000 ba0604 08001002");
+    let write = format!("0000003b 0a06080310061803 ba0630 08021029 1a14 {KEY} 2214 {lac}");
+    exchange(&mut wire, &write, ok).await;
+    exchange(&mut wire, "0000000d 0a060803100a1804 da0602 0802", "00000011 0a060803100a1804 1000 da0604 08001002")
+        .await;
+    running.stop().await;
+}
+
+/// Version 3 frames do not bind a connection: START_TLS comes in that form before version 2 too.
+#[tokio::test]
+async fn what_version_3_has_no_messages_for_is_a_bad_request_and_the_connection_goes_on() {
+    let world = World::new();
+    let running = world.start().await;
+    let mut wire = running.connect().await;
+    for (operation, sub_message) in [("03", ""), ("04", ""), ("09", "d20600"), ("0c", "")] {
+        let length = 8 + sub_message.len() / 2;
+        let request = format!("{length:08x} 0a060803 10{operation} 1805 {sub_message}");
+        exchange(&mut wire, &request, &format!("0000000b 0a060803 10{operation} 1805 109403")).await;
+    }
+    assert_eq!(wire.add(1, 0, b"x").await, Status::Ok, "in version 2 now");
+    // From now on 0x0a is a version byte of version 2, and no such version has this operation.
+    wire.send_raw(&hex::decode("000000080a06080310071806").unwrap()).await;
+    assert_eq!(wire.frame().await, None);
     running.stop().await;
 }
 
