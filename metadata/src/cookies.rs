@@ -3,6 +3,7 @@
 //! The same text stands in the metadata store and in a file `VERSION` in each directory. A bookie whose directories do not
 //! show its cookie has lost data or is not that bookie, and must not serve.
 
+mod manage;
 mod text;
 mod verify;
 
@@ -10,6 +11,7 @@ use std::sync::Arc;
 
 use ::ledger::BookieId;
 
+pub use manage::{RemoveCookieError, StoredCookie};
 pub use text::Cookie;
 pub use verify::{CookieMismatch, CookieVerdict, LocalCookie, verify};
 

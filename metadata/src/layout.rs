@@ -187,6 +187,24 @@ pub fn catalog_key(ledger: LedgerId, uuid: Uuid) -> Key {
     Key::known(format!("/thermocline/catalog/{:016x}-{uuid}", ledger.get()))
 }
 
+/// The root of what only we know.
+#[must_use]
+pub fn thermocline_root() -> Key {
+    fixed("/thermocline")
+}
+
+/// The cluster's name for people.
+#[must_use]
+pub fn name_key() -> Key {
+    fixed("/thermocline/cluster")
+}
+
+/// The marker of an administrator's work on the whole cluster that has not ended.
+#[must_use]
+pub fn maintenance_key() -> Key {
+    fixed("/thermocline/maintenance")
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {

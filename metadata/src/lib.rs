@@ -5,8 +5,9 @@
 //! only place that knows drivers, so a new driver changes only this crate. Every driver passes [`suite::run`].
 //!
 //! On top of it stand small repositories, one a kind of record: [`Cluster`], [`Ledgers`], [`Bookies`], [`Cookies`],
-//! [`Attempts`], [`Catalog`] and [`Gateways`]. Where each record lives is said once, in [`layout`] and in `docs/formats/metadata-keys.md`.
+//! [`Attempts`], [`Catalog`] and [`Gateways`]; [`admin`] is what an administrator does to a whole cluster. Where each record lives is said once, in [`layout`] and in `docs/formats/metadata-keys.md`.
 
+pub mod admin;
 mod attempts;
 mod bookies;
 mod catalog;
@@ -39,7 +40,9 @@ pub use attempts::{Attempt, AttemptError, AttemptRecord, AttemptState, Attempts,
 pub use bookies::{BookieInfo, Bookies, Mode, RegisterError};
 pub use catalog::{Catalog, CatalogEntry, CommitOffload, CommitOffloadError};
 pub use cluster::{Cluster, InstanceId};
-pub use cookies::{Cookie, CookieMismatch, CookieVerdict, Cookies, LocalCookie, verify};
+pub use cookies::{
+    Cookie, CookieMismatch, CookieVerdict, Cookies, LocalCookie, RemoveCookieError, StoredCookie, verify,
+};
 pub use embedded::EmbeddedStore;
 pub use error::{CommitError, Error, ErrorKind, WriteError};
 pub use etcd::EtcdStore;
