@@ -15,11 +15,20 @@ use crate::error::Error;
 use crate::format::SegmentId;
 use crate::index::{Index, rows};
 
-const VERSION_FILE: &str = "VERSION";
-const INTENT_FILE: &str = "VERSION.new";
+pub(crate) const VERSION_FILE: &str = "VERSION";
+pub(crate) const INTENT_FILE: &str = "VERSION.new";
 const COOKIE_BYTES_MAX: usize = 64 << 10;
 /// What file systems put into an empty directory.
 const FOREIGN_NAMES: [&str; 2] = ["lost+found", "VERSION.new.tmp"];
+
+/// The cookie of a bookie of ours in a cluster: the same for each of its directories and in metadata.
+///
+/// # Errors
+/// None for the names that are fixed today.
+pub fn cookie_of(id: &BookieId, instance: &str) -> Result<Cookie, metadata::Error> {
+    // Names instead of paths: the directory may be moved.
+    Cookie::new(id.clone(), vec!["journal".into()], vec!["journal".into()], instance)
+}
 
 /// Directories of a bookie.
 #[derive(Clone, Debug)]
@@ -81,9 +90,7 @@ pub(crate) async fn check(
             format!("directory {} has data of a bookie, but the metadata store holds no cluster", dirs.root.display());
         return Err(Error::Identity(text));
     };
-    // Names instead of paths: the directory may be moved.
-    let cookie = Cookie::new(id.clone(), vec!["journal".into()], vec!["journal".into()], instance.as_str());
-    let cookie = cookie.map_err(|error| Error::metadata("make the cookie", error))?;
+    let cookie = cookie_of(id, instance.as_str()).map_err(|error| Error::metadata("make the cookie", error))?;
     let stored = cookies.get(id).await.map_err(|error| Error::metadata("read the cookie", error))?;
     let stored = stored.map(|(cookie, _)| cookie);
     match metadata::verify(&local, stored.as_ref(), &cookie) {

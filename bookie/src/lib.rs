@@ -31,14 +31,16 @@ mod registration;
 mod server;
 mod store;
 mod wakeups;
+mod wipe;
 
 pub use bookie::{Bookie, BookieParts, BookieStats};
 pub use collector::CollectReport;
 pub use config::{BookieConfig, SyncMode};
 pub use disk::{Disk, LocalDisk, MemoryDisk};
 pub use error::{Error, ErrorKind};
-pub use identity::known_id;
+pub use identity::{cookie_of, known_id};
 pub use store::BookieState;
+pub use wipe::{Wipe, Wiped};
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]

@@ -14,4 +14,5 @@ mod real_disk;
 mod restart;
 mod space;
 mod support;
+mod wipe;
 mod wire;
