@@ -9,9 +9,14 @@ use url::Url;
 use crate::kill_at::KillAt;
 
 mod bench;
+mod cluster;
 mod store;
 
 pub use bench::{BenchArgs, BenchCommand, BenchStoreArgs};
+pub use cluster::{
+    BookieCommand, BookieFormatArgs, ClusterCommand, ClusterFormatArgs, ClusterInitArgs, ClusterShowArgs,
+    CookieCommand, CopyArgs, MetadataArgs, MetadataCommand,
+};
 pub use store::{StoreCheckArgs, StoreCommand};
 
 /// Where a node listens unless told otherwise.
@@ -73,6 +78,7 @@ pub enum Command {
     /// A cluster needs at least three of them, an etcd, a gateway and an offloader; for one machine
     /// `thermocline standalone` has all of it in one process.
     /// When it serves it prints: ready role=bookie id=... address=...
+    /// `thermocline bookie format` removes a bookie's data again.
     ///
     /// Example:
     ///   thermocline bookie --id bookie-1 --dir /data/1 --listen 10.0.0.1:3181 \
@@ -101,6 +107,15 @@ pub enum Command {
     ///                         --metadata etcd://10.0.0.9:2379
     #[command(verbatim_doc_comment)]
     Offloader(OffloaderArgs),
+    /// Make, show and remove a whole cluster: administration that needs its metadata store only.
+    #[command(subcommand)]
+    Cluster(ClusterCommand),
+    /// List, show, store, remove and generate cookies: what ties a bookie's id to its data.
+    #[command(subcommand)]
+    Cookie(CookieCommand),
+    /// Move a cluster's metadata from one store to another.
+    #[command(subcommand)]
+    Metadata(MetadataCommand),
     /// Create, write, close, read, show, list and remove ledgers.
     #[command(subcommand)]
     Ledger(LedgerCommand),
@@ -221,9 +236,13 @@ pub struct StandaloneArgs {
     pub config: ConfigArgs,
 }
 
-/// `thermocline bookie`.
+/// `thermocline bookie`: the role with its options, or a command about a bookie.
 #[derive(Debug, Clone, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct BookieArgs {
+    /// A command instead of the role.
+    #[command(subcommand)]
+    pub command: Option<BookieCommand>,
     /// The bookie's id, for life [default: the one its directory has; for a new directory the address it registers]
     #[arg(long, value_name = "NAME")]
     pub id: Option<String>,

@@ -1,7 +1,11 @@
 //! From parsed arguments to an exit code; one file a command group.
 
 mod bench;
+mod bookie_format;
+mod cluster;
 mod config;
+mod cookie;
+mod copy;
 mod ledger;
 mod offload;
 mod standalone;
@@ -12,13 +16,16 @@ mod version;
 use clap::CommandFactory;
 
 use crate::Fault;
-use crate::args::{Cli, Command, LogFormat};
+use crate::args::{BookieArgs, BookieCommand, Cli, Command, LogFormat};
 
 /// Runs one command to its end.
 pub async fn run(cli: Cli) -> Result<(), Fault> {
     let serves = matches!(
         cli.command,
-        Command::Standalone(_) | Command::Bookie(_) | Command::Gateway(_) | Command::Offloader(_)
+        Command::Standalone(_)
+            | Command::Bookie(BookieArgs { command: None, .. })
+            | Command::Gateway(_)
+            | Command::Offloader(_)
     );
     let filter = cli.log.unwrap_or_else(|| if serves { "info".to_owned() } else { "error".to_owned() });
     let format = match cli.log_format {
@@ -29,9 +36,15 @@ pub async fn run(cli: Cli) -> Result<(), Fault> {
     match cli.command {
         Command::Demo(args) => crate::demo::run(args).await,
         Command::Standalone(args) => standalone::run(args).await,
+        Command::Bookie(BookieArgs { command: Some(BookieCommand::Format(args)), .. }) => {
+            bookie_format::run(args).await
+        }
         Command::Bookie(args) => crate::roles::run_bookie(args).await,
         Command::Gateway(args) => crate::roles::run_gateway(args).await,
         Command::Offloader(args) => crate::roles::run_offloader(args).await,
+        Command::Cluster(command) => cluster::run(command).await,
+        Command::Cookie(command) => cookie::run(command).await,
+        Command::Metadata(command) => copy::run(command).await,
         Command::Ledger(command) => ledger::run(command).await,
         Command::Offload(command) => offload::run(command).await,
         Command::Doctor(args) => Box::pin(crate::doctor::run(args)).await,

@@ -23,6 +23,12 @@ impl Fault {
         Self { sentence: sentence.into(), exit_code: 2 }
     }
 
+    /// The same fault with one more sentence.
+    #[must_use]
+    pub(crate) fn with(self, sentence: &str) -> Self {
+        Self { sentence: format!("{}.{sentence}", self.sentence), ..self }
+    }
+
     /// The process's exit code: 1 or 2.
     pub fn exit_code(&self) -> u8 {
         self.exit_code

@@ -80,6 +80,14 @@ pub fn observer(kill_at: Option<KillAt>) -> Arc<dyn StepObserver> {
     }
 }
 
+/// Kills this process with SIGKILL once `done` has reached `limit`; for crash tests of what works through many keys.
+pub(crate) fn kill_after(limit: Option<u64>, done: u64) {
+    if limit.is_some_and(|limit| done >= limit) {
+        let killed = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+        tracing::error!(?killed, done, "still alive after SIGKILL to itself");
+    }
+}
+
 struct Killer {
     moment: KillAt,
     reached: AtomicU64,

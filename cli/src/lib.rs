@@ -16,6 +16,7 @@ pub mod admin;
 pub mod args;
 pub mod cluster;
 mod commands;
+mod confirm;
 pub mod demo;
 mod doctor;
 mod fault;
@@ -27,6 +28,7 @@ mod replay;
 mod roles;
 mod settings;
 pub mod standalone;
+mod stores;
 
 pub use commands::run;
 pub use fault::Fault;

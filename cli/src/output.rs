@@ -89,6 +89,11 @@ pub(crate) fn progress_count(step: &str, total: u64) -> ProgressBar {
     bar(step, total, "{msg:<28} [{bar:32}] {pos} of {len}")
 }
 
+/// A step of which nobody knows beforehand how many things there are.
+pub(crate) fn progress_open(step: &str) -> ProgressBar {
+    bar(step, 0, "{msg:<28} {pos}")
+}
+
 fn bar(step: &str, total: u64, template: &str) -> ProgressBar {
     let target =
         if std::io::stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };

@@ -80,6 +80,9 @@ fn unusable(uri: &str, error: &metadata::Error) -> Fault {
             "metadata {uri}: {cause}. Embedded metadata is for one process, a standalone node: roles that share a cluster need etcd, --metadata etcd://HOST:PORT"
         )),
         ErrorKind::Unsupported | ErrorKind::Invalid => Fault::usage(format!("metadata {uri}: {cause}")),
+        ErrorKind::Damaged => Fault::failed(format!(
+            "metadata {uri}: {cause}. What was begun there says `thermocline cluster show --metadata {uri}`"
+        )),
         _ => Fault::failed(format!("metadata {uri}: {cause}")),
     }
 }
