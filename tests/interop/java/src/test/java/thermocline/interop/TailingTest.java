@@ -1,12 +1,20 @@
 package thermocline.interop;
 
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertNotNull;
+import static org.junit.jupiter.api.Assertions.assertNull;
 
 import java.time.Duration;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.TimeUnit;
+import org.apache.bookkeeper.client.BKException;
 import org.apache.bookkeeper.client.BookKeeper;
 import org.apache.bookkeeper.client.BookKeeper.DigestType;
+import org.apache.bookkeeper.client.LedgerEntry;
 import org.apache.bookkeeper.client.LedgerHandle;
+import org.apache.bookkeeper.conf.ClientConfiguration;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.ExtendWith;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -63,5 +71,66 @@ class TailingTest {
             assertEquals(8, reader.getLastAddConfirmed());
             writer.close();
         }
+    }
+
+    /** A writer that pauses tells its confirmed end all the same, and a killed bookie knows it again. */
+    @ParameterizedTest
+    @EnumSource
+    void theConfirmedEndIsToldExplicitly(Wire wire) throws Exception {
+        ClientConfiguration configuration = cluster.configuration(wire);
+        configuration.setExplictLacInterval(50);
+        try (BookKeeper writing = new BookKeeper(configuration); BookKeeper reading = cluster.connect(wire)) {
+            LedgerHandle writer = writing.createLedger(3, 3, 3, DigestType.CRC32C, Payloads.PASSWORD);
+            Payloads.append(writer, 10);
+            LedgerHandle reader =
+                reading.openLedgerNoRecovery(writer.getId(), DigestType.CRC32C, Payloads.PASSWORD);
+            Waiting.until("the explicit confirmed end is read", SOON, () -> reader.readExplicitLastConfirmed() == 9);
+            Payloads.check(reader, 9, 9);
+            writer.close();
+        }
+    }
+
+    @Test
+    void aLongPollIsWokenByTheNextEntry() throws Exception {
+        try (BookKeeper client = cluster.connect(Wire.V3)) {
+            LedgerHandle writer = client.createLedger(3, 3, 3, DigestType.CRC32C, Payloads.PASSWORD);
+            Payloads.append(writer, 10);
+            LedgerHandle reader = client.openLedgerNoRecovery(writer.getId(), DigestType.CRC32C, Payloads.PASSWORD);
+            CompletableFuture<Polled> poll = poll(reader, 9, Duration.ofSeconds(60));
+            Payloads.append(writer, 1);
+            Polled polled = poll.get(30, TimeUnit.SECONDS);
+            assertEquals(9, polled.lastConfirmed());
+            assertNotNull(polled.entry());
+            assertEquals(9, polled.entry().getEntryId());
+            assertArrayEquals(Payloads.of(writer.getId(), 9), polled.entry().getEntry());
+            writer.close();
+        }
+    }
+
+    @Test
+    void aLongPollEndsWhenItsTimeIsOver() throws Exception {
+        try (BookKeeper client = cluster.connect(Wire.V3)) {
+            LedgerHandle writer = client.createLedger(3, 3, 3, DigestType.CRC32C, Payloads.PASSWORD);
+            Payloads.append(writer, 10);
+            LedgerHandle reader = client.openLedgerNoRecovery(writer.getId(), DigestType.CRC32C, Payloads.PASSWORD);
+            Polled polled = poll(reader, 9, Duration.ofMillis(300)).get(30, TimeUnit.SECONDS);
+            assertEquals(8, polled.lastConfirmed());
+            assertNull(polled.entry());
+            writer.close();
+        }
+    }
+
+    private record Polled(long lastConfirmed, LedgerEntry entry) {}
+
+    private static CompletableFuture<Polled> poll(LedgerHandle reader, long entry, Duration limit) {
+        CompletableFuture<Polled> result = new CompletableFuture<>();
+        reader.asyncReadLastConfirmedAndEntry(entry, limit.toMillis(), true, (code, confirmed, found, context) -> {
+            if (code == BKException.Code.OK) {
+                result.complete(new Polled(confirmed, found));
+            } else {
+                result.completeExceptionally(BKException.create(code));
+            }
+        }, null);
+        return result;
     }
 }

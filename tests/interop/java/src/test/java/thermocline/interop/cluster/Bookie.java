@@ -5,12 +5,20 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.List;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
 import org.apache.bookkeeper.net.BookieId;
 
 /** A bookie that runs as a process of its own; it is told by the arguments of its command alone. Its id is {@code host:port}. */
 public abstract class Bookie implements AutoCloseable {
     private static final Duration GONE = Duration.ofSeconds(20);
+    private static final Set<Process> RUNNING = ConcurrentHashMap.newKeySet();
+
+    static {
+        // When this JVM is stopped from outside, its bookies go with it.
+        Runtime.getRuntime().addShutdownHook(new Thread(() -> RUNNING.forEach(Process::destroyForcibly)));
+    }
 
     private final int port;
     private final Path dir;
@@ -57,6 +65,7 @@ public abstract class Bookie implements AutoCloseable {
         builder.environment().keySet().removeIf(name -> name.startsWith("THERMOCLINE_"));
         builder.redirectErrorStream(true).redirectOutput(ProcessBuilder.Redirect.appendTo(log().toFile()));
         process = builder.start();
+        RUNNING.add(process);
     }
 
     /** Ends it as a crash would: with SIGKILL. */
@@ -68,6 +77,7 @@ public abstract class Bookie implements AutoCloseable {
         if (!process.waitFor(GONE.toMillis(), TimeUnit.MILLISECONDS)) {
             throw new IllegalStateException(id() + " is not gone after SIGKILL");
         }
+        RUNNING.remove(process);
         process = null;
         gone();
     }
