@@ -27,7 +27,7 @@ use crate::{CommitError, Error, ErrorKind};
 
 pub use census::{Census, LedgerCounts, Naming, census, ledgers_naming};
 pub use format::{FormatOptions, format};
-pub use init::{Identity, State, init, state};
+pub use init::{Identity, State, init, layout_name, state};
 pub use kind::{Counts, Kind};
 pub use live::{Live, live, live_sentence};
 pub use marker::{Marker, Work};

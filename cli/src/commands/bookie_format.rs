@@ -126,8 +126,9 @@ fn naming_refusal(id: &BookieId, naming: &Naming) -> Option<String> {
         let first: Vec<String> = naming.first.iter().map(ToString::to_string).collect();
         let more = if naming.count > first.len() as u64 { ", …" } else { "" };
         return Some(format!(
-            "{} ledgers name bookie {id} as a member ({}{more}): their copies on it would be lost. Settle and release them, or say --force",
+            "bookie {id} is a member of {} ledger{} ({}{more}): what it holds of them would be lost. Settle and release them, or say --force",
             output::count(naming.count),
+            if naming.count == 1 { "" } else { "s" },
             first.join(", ")
         ));
     }
@@ -162,7 +163,7 @@ fn tell_plan(args: &BookieFormatArgs, wipe: &Wipe, known: Option<&Known>, refusa
                 ),
                 row("cut short before", yes(wipe.was_interrupted())),
                 row("registered", known.map_or_else(unknown, |known| yes(known.registered))),
-                row("ledgers that name it", ledgers.map_or_else(unknown, output::count)),
+                row("member of ledgers", ledgers.map_or_else(unknown, output::count)),
                 row("cookie", cookie.map_or_else(unknown, yes)),
             ];
             println!("{}", output::table(&["", ""], &rows, &[]).trim_start());
@@ -184,7 +185,7 @@ mod tests {
         let id = BookieId::new("b1").unwrap();
         assert_eq!(naming_refusal(&id, &naming(0, &[], 0)), None);
         let few = naming_refusal(&id, &naming(2, &[3, 4], 0)).unwrap();
-        assert!(few.contains("2 ledgers name bookie b1 as a member (3, 4):"), "{few}");
+        assert!(few.contains("bookie b1 is a member of 2 ledgers (3, 4):"), "{few}");
         let many = naming_refusal(&id, &naming(9000, &[1, 2, 3, 4, 5], 1)).unwrap();
         assert!(many.contains("9,000 ledgers") && many.contains("5, …)"), "{many}");
         assert!(naming_refusal(&id, &naming(0, &[], 1)).unwrap().contains("nobody knows"));

@@ -22,6 +22,7 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
+use super::init::new_layout;
 use super::walk::{Row, Walk};
 use super::{
     BATCH_BYTES, BATCH_KEYS, Counts, Identity, Kind, Live, Marker, State, Told, Work, live, live_sentence, refused,
@@ -122,8 +123,8 @@ impl Survey {
         }
         if self.attempts > 0 && !abandon {
             return Err(refused(format!(
-                "{} attempts to settle a ledger have not ended at the source: their fence is a version, which does not move. Let an \
-                 offloader finish them, or say --abandon-attempts: their objects are condemned, and the ledgers settled anew",
+                "attempts to settle a ledger that have not ended at the source: {}. Their fence is a version, which does not move. Let \
+                 an offloader finish them, or say --abandon-attempts: their objects are condemned, and the ledgers settled anew",
                 self.attempts
             )));
         }
@@ -205,13 +206,15 @@ pub async fn copy(
         verified: Verified { keys: Counts::default(), bytes: 0, sha256: [0; 32] },
     };
     if way == Way::Compare {
-        done.verified = verify(&**from, &**to, compared).await?;
+        let differ = "the target was copied from this source, and roles have been at work on one of them since";
+        done.verified = verify(&**from, &**to, differ, compared).await?;
         return Ok(done);
     }
     let marker = begin(&**to, &done.identity, &way, options).await?;
     done.abandoned = abandon_all(from, options.abandon_attempts).await?;
     make_equal(&**from, &**to, marker, &mut done, copied).await?;
-    done.verified = verify(&**from, &**to, compared).await?;
+    let differ = "someone writes to one of them; stop every role and run it again";
+    done.verified = verify(&**from, &**to, differ, compared).await?;
     let live = live(&**from).await?;
     if !live.is_empty() {
         return Err(in_use(&live));
@@ -233,7 +236,7 @@ async fn begin(to: &dyn MetadataStore, identity: &Identity, way: &Way, options: 
     };
     let transaction = Transaction::new()
         .put(layout::maintenance_key(), marker.encode(), expect)
-        .put(layout::layout_key(), layout::LAYOUT_VALUE, layout_expect)
+        .put(layout::layout_key(), new_layout(), layout_expect)
         .check(layout::instance_key(), Expect::Absent);
     marker.put_in(WHAT, to, transaction).await
 }
@@ -373,8 +376,13 @@ impl Batch {
     }
 }
 
-/// Step 3: reads both sides again.
-async fn verify(from: &dyn MetadataStore, to: &dyn MetadataStore, told: Told<'_>) -> Result<Verified, Error> {
+/// Step 3: reads both sides again. `why` says what it means when they differ.
+async fn verify(
+    from: &dyn MetadataStore,
+    to: &dyn MetadataStore,
+    why: &str,
+    told: Told<'_>,
+) -> Result<Verified, Error> {
     let (mut keys, mut bytes, mut differing, mut named) = (Counts::default(), 0, 0_u64, Vec::new());
     let (mut one, mut two) = (Sha256::new(), Sha256::new());
     for root in roots() {
@@ -408,7 +416,7 @@ async fn verify(from: &dyn MetadataStore, to: &dyn MetadataStore, told: Told<'_>
     let (one, two): ([u8; 32], [u8; 32]) = (one.finalize().into(), two.finalize().into());
     if differing > 0 || one != two {
         return Err(refused(format!(
-            "source and target differ in {differing} keys, first {}: someone writes to one of them; stop every role and run it again",
+            "source and target differ in {differing} keys, first {}: {why}",
             named.join(", ")
         )));
     }

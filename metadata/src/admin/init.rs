@@ -72,6 +72,20 @@ impl State {
     }
 }
 
+/// The value of LAYOUT for a cluster that is new in its store.
+pub(super) fn new_layout() -> &'static str {
+    layout::LAYOUT_VALUE
+}
+
+/// How the cluster's ledgers are laid out, as BookKeeper names it; `None` without a LAYOUT that has the usual two lines.
+///
+/// # Errors
+/// Those of the store.
+pub async fn layout_name(store: &dyn MetadataStore) -> Result<Option<String>, Error> {
+    let found = store.get_quorum(&layout::layout_key()).await?;
+    Ok(found.and_then(|row| Some(std::str::from_utf8(&row.value).ok()?.lines().nth(1)?.trim_end().to_owned())))
+}
+
 /// What `store` holds, by proof.
 ///
 /// # Errors
@@ -101,7 +115,7 @@ pub async fn init(store: &dyn MetadataStore, rng: &Rng, name: Option<&ClusterNam
     let instance: InstanceId = rng.uuid().to_string().parse()?;
     let mut transaction = Transaction::new()
         .put(layout::instance_key(), instance.as_str().to_owned().into_bytes(), Expect::Absent)
-        .put(layout::layout_key(), layout::LAYOUT_VALUE, Expect::Absent)
+        .put(layout::layout_key(), new_layout(), Expect::Absent)
         .check(layout::maintenance_key(), Expect::Absent);
     if let Some(name) = name {
         transaction = transaction.put(layout::name_key(), name.encode(), Expect::Absent);

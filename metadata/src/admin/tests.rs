@@ -332,7 +332,7 @@ async fn a_copy_is_refused_while_the_source_lives_or_settles() {
 
     attempt(&from, 3).await;
     let refused = copy_once(&from, &to, copy_options(2)).await.unwrap_err();
-    assert!(refused.to_string().contains("1 attempts to settle"), "{refused}");
+    assert!(refused.to_string().contains("have not ended at the source: 1"), "{refused}");
     assert_eq!(keys(&*to).await, [], "nothing was written before");
     let done = copy_once(&from, &to, CopyOptions { abandon_attempts: true, ..copy_options(3) }).await.unwrap();
     assert_eq!((done.abandoned, done.verified.keys.of(Kind::Abandoned)), (1, 1));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ledger::BookieId;
 use metadata::admin::{self, Census, Identity, Kind, State};
-use metadata::{BookieInfo, Bookies, Cookies, GatewayInfo, Gateways, MetadataStore, layout};
+use metadata::{BookieInfo, Bookies, Cookies, GatewayInfo, Gateways, MetadataStore};
 use serde_json::json;
 
 use super::name_json;
@@ -18,6 +18,7 @@ const PAGE: usize = 500;
 struct View {
     identity: Identity,
     metadata: String,
+    layout: String,
     bookies: BTreeMap<BookieId, Place>,
     gateways: Vec<GatewayInfo>,
     census: Census,
@@ -82,15 +83,12 @@ async fn look(store: &Arc<dyn MetadataStore>, identity: Identity, metadata: Stri
             bookies.entry(cookie.bookie).or_insert(Place::Down);
         }
     }
+    let layout = admin::layout_name(&**store).await?.unwrap_or_default();
     let gateways = Gateways::new(store.clone()).list().await?;
     let progress = output::progress_open("counting keys");
     let census = admin::census(&**store, &|done| progress.set_position(done)).await;
     progress.finish_and_clear();
-    Ok(View { identity, metadata, bookies, gateways, census: census? })
-}
-
-fn layout_name() -> &'static str {
-    layout::LAYOUT_VALUE.lines().last().unwrap_or_default()
+    Ok(View { identity, metadata, layout, bookies, gateways, census: census? })
 }
 
 fn to_table(view: &View) -> String {
@@ -113,7 +111,7 @@ fn to_table(view: &View) -> String {
         row("cluster", view.identity.name.as_ref().map_or_else(|| "(without a name)".to_owned(), ToString::to_string)),
         row("identity", view.identity.instance.to_string()),
         row("metadata", view.metadata.clone()),
-        row("layout", layout_name().to_owned()),
+        row("layout", output::printable(&view.layout)),
         row("ledgers", states),
         row(
             "attempts",
@@ -161,7 +159,7 @@ fn to_json(view: &View) -> serde_json::Value {
         "name": name_json(&view.identity),
         "metadata": view.metadata,
         "driver": view.metadata.split(':').next(),
-        "layout": layout_name(),
+        "layout": view.layout,
         "bookies": bookies,
         "gateways": gateways,
         "offloaders": keys.of(Kind::Owner),
