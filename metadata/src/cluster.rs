@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use common::rng::Rng;
 
-use crate::{CommitError, Error, ErrorKind, Expect, MetadataStore, Transaction, layout};
+use crate::{CommitError, Error, ErrorKind, Expect, LedgerLayout, MetadataStore, Transaction, layout};
 
 /// Which cluster this is: made once, with it. Part of every object's name.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -61,7 +61,7 @@ impl Cluster {
         let id = rng.uuid().to_string();
         let transaction = Transaction::new().put(layout::instance_key(), id.into_bytes(), Expect::Absent).put(
             layout::layout_key(),
-            layout::LAYOUT_VALUE,
+            store.layouts()[0].value(),
             Expect::Absent,
         );
         let outcome = store.commit(transaction).await;
@@ -92,13 +92,15 @@ impl Cluster {
 async fn check_layout(store: &dyn MetadataStore) -> Result<(), Error> {
     let found = store.get_quorum(&layout::layout_key()).await?;
     match found {
-        Some(found) if found.value.trim_ascii_end() == layout::LAYOUT_VALUE.as_bytes() => Ok(()),
+        Some(found) if LedgerLayout::parse(&found.value).is_some_and(|found| store.layouts().contains(&found)) => {
+            Ok(())
+        }
         Some(found) => Err(Error::new(
             ErrorKind::Unsupported,
             format!(
-                "open cluster: its ledgers are laid out as {:?}, this release reads only {:?}",
+                "open cluster: its ledgers are laid out as {:?}, this store reads only {:?}",
                 String::from_utf8_lossy(&found.value),
-                layout::LAYOUT_VALUE
+                store.layouts()
             ),
         )),
         None => Err(Error::new(ErrorKind::Damaged, "open cluster: there is an INSTANCEID but no LAYOUT")),

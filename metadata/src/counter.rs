@@ -27,7 +27,7 @@ pub(crate) fn step(found: Option<&Versioned>) -> Result<(u64, Expect), Error> {
 }
 
 /// Gives a number that nobody gets twice. Numbers may be skipped: one whose outcome is unknown is left unused.
-pub(crate) async fn next(store: &dyn MetadataStore, key: &Key) -> Result<u64, Error> {
+pub(crate) async fn next(store: &(impl MetadataStore + ?Sized), key: &Key) -> Result<u64, Error> {
     let mut found = store.get(key).await?;
     let mut unsure = None;
     for _ in 0..TRIES_MAX {

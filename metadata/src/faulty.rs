@@ -8,7 +8,8 @@ use async_trait::async_trait;
 use common::rng::Rng;
 
 use crate::{
-    CommitError, Committed, Error, ErrorKind, Key, LeaseId, MetadataStore, Transaction, Versioned, WatchStream,
+    CommitError, Committed, Error, ErrorKind, Key, LeaseId, LedgerLayout, MetadataStore, Transaction, Versioned,
+    WatchStream,
 };
 
 /// One fault: what happens, and what the caller is told.
@@ -212,5 +213,10 @@ impl MetadataStore for FaultyStore {
 
     async fn revoke(&self, lease: LeaseId) -> Result<(), Error> {
         self.inner.revoke(lease).await
+    }
+
+    // Ids are left to the default, a counter, so that faults befall it too.
+    fn layouts(&self) -> &[LedgerLayout] {
+        self.inner.layouts()
     }
 }

@@ -1,15 +1,13 @@
 //! Where everything lives: pure functions from names to keys and back. `docs/formats/metadata-keys.md` lists them all.
 //!
 //! Under `/ledgers` the tree is BookKeeper's with the long hierarchical layout for every id, so that the order of keys is the
-//! order of ids. What only we know lives under `/thermocline`.
+//! order of ids; a store whose cluster has another layout ([`crate::LedgerLayout`]) finds the place. What only we know lives under
+//! `/thermocline`.
 
 use ledger::{BookieId, LedgerId};
 use uuid::Uuid;
 
 use crate::Key;
-
-/// The value of [`layout_key`]: what a BookKeeper process compares its own configuration with.
-pub const LAYOUT_VALUE: &str = "2\norg.apache.bookkeeper.meta.LongHierarchicalLedgerManagerFactory:1";
 
 fn fixed(name: &str) -> Key {
     Key::known(name.to_owned())

@@ -6,8 +6,7 @@ use ::ledger::{LedgerId, LedgerMetadata};
 use bytes::Bytes;
 
 use crate::{
-    Error, ErrorKind, Expect, Key, MetadataStore, Version, Versioned, WatchStream, WriteError, counter, layout,
-    listing, resolve,
+    Error, ErrorKind, Expect, Key, MetadataStore, Version, Versioned, WatchStream, WriteError, layout, listing, resolve,
 };
 
 /// A ledger's metadata with the version it was read in.
@@ -41,7 +40,7 @@ impl Ledgers {
     /// # Errors
     /// Those of the store.
     pub async fn allocate_id(&self) -> Result<LedgerId, Error> {
-        let number = counter::next(&*self.store, &layout::idgen_key()).await?;
+        let number = self.store.allocate_ledger_id().await?;
         LedgerId::new(number).ok_or_else(|| Error::new(ErrorKind::Refused, "allocate ledger id: all ids are used up"))
     }
 

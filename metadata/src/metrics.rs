@@ -10,8 +10,8 @@ use futures::StreamExt as _;
 use tokio::time::Instant;
 
 use crate::{
-    CommitError, Committed, Error, ErrorKind, Key, LeaseId, MetadataStore, Transaction, Versioned, WatchEvent,
-    WatchStream,
+    CommitError, Committed, Error, ErrorKind, Key, LeaseId, LedgerLayout, MetadataStore, Transaction, Versioned,
+    WatchEvent, WatchStream,
 };
 
 const OPERATIONS: Def = Def::new(
@@ -38,6 +38,7 @@ labels! {
         GrantLease = "grant-lease",
         KeepAlive = "keep-alive",
         Revoke = "revoke",
+        AllocateLedgerId = "allocate-ledger-id",
     }
 }
 
@@ -161,6 +162,15 @@ impl MetadataStore for MeteredStore {
     async fn revoke(&self, lease: LeaseId) -> Result<(), Error> {
         let since = Instant::now();
         self.metrics.count(Operation::Revoke, since, self.inner.revoke(lease).await)
+    }
+
+    fn layouts(&self) -> &[LedgerLayout] {
+        self.inner.layouts()
+    }
+
+    async fn allocate_ledger_id(&self) -> Result<u64, Error> {
+        let since = Instant::now();
+        self.metrics.count(Operation::AllocateLedgerId, since, self.inner.allocate_ledger_id().await)
     }
 }
 

@@ -6,7 +6,10 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::Stream;
 
-use crate::{CommitError, Committed, Error, Expect, Key, LeaseId, Transaction, Version, Versioned, WatchStream};
+use crate::{
+    CommitError, Committed, Error, Expect, Key, LeaseId, LedgerLayout, Transaction, Version, Versioned, WatchStream,
+    counter, layout,
+};
 
 /// A store of small versioned values that the nodes of one cluster share.
 ///
@@ -70,6 +73,18 @@ pub trait MetadataStore: Send + Sync + 'static {
 
     /// Ends a lease now and removes its keys. Ending a lease that is gone is not an error.
     async fn revoke(&self, lease: LeaseId) -> Result<(), Error>;
+
+    /// The layouts of ledgers that a cluster in this store may have; the first is that of a new one. Whatever it is, the keys stay
+    /// those of [`crate::layout`]: the store finds the place. A wrapper MUST ask what it wraps.
+    fn layouts(&self) -> &[LedgerLayout] {
+        &[LedgerLayout::LongHierarchical]
+    }
+
+    /// An id for a ledger that no other process gets, whatever client it has; ids may be skipped. A wrapper MUST ask what it
+    /// wraps: here it is the next number of a counter, in a store that BookKeeper's clients use it is a number of theirs.
+    async fn allocate_ledger_id(&self) -> Result<u64, Error> {
+        counter::next(self, &layout::idgen_key()).await
+    }
 
     /// Commits one put that wants the key absent.
     async fn create(&self, key: &Key, value: Bytes) -> Result<Version, CommitError> {

@@ -22,7 +22,6 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
-use super::init::new_layout;
 use super::walk::{Row, Walk};
 use super::{
     BATCH_BYTES, BATCH_KEYS, Counts, Identity, Kind, Live, Marker, State, Told, Work, live, live_sentence, refused,
@@ -236,7 +235,7 @@ async fn begin(to: &dyn MetadataStore, identity: &Identity, way: &Way, options: 
     };
     let transaction = Transaction::new()
         .put(layout::maintenance_key(), marker.encode(), expect)
-        .put(layout::layout_key(), new_layout(), layout_expect)
+        .put(layout::layout_key(), to.layouts()[0].value(), layout_expect)
         .check(layout::instance_key(), Expect::Absent);
     marker.put_in(WHAT, to, transaction).await
 }

@@ -72,11 +72,6 @@ impl State {
     }
 }
 
-/// The value of LAYOUT for a cluster that is new in its store.
-pub(super) fn new_layout() -> &'static str {
-    layout::LAYOUT_VALUE
-}
-
 /// How the cluster's ledgers are laid out, as BookKeeper names it; `None` without a LAYOUT that has the usual two lines.
 ///
 /// # Errors
@@ -115,7 +110,7 @@ pub async fn init(store: &dyn MetadataStore, rng: &Rng, name: Option<&ClusterNam
     let instance: InstanceId = rng.uuid().to_string().parse()?;
     let mut transaction = Transaction::new()
         .put(layout::instance_key(), instance.as_str().to_owned().into_bytes(), Expect::Absent)
-        .put(layout::layout_key(), new_layout(), Expect::Absent)
+        .put(layout::layout_key(), store.layouts()[0].value(), Expect::Absent)
         .check(layout::maintenance_key(), Expect::Absent);
     if let Some(name) = name {
         transaction = transaction.put(layout::name_key(), name.encode(), Expect::Absent);

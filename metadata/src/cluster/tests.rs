@@ -41,9 +41,9 @@ async fn foreign_layouts_and_damaged_identities_are_refused() {
             ErrorKind::Unsupported,
         ),
         (Some("id-1"), None, ErrorKind::Damaged),
-        (None, Some(layout::LAYOUT_VALUE), ErrorKind::Damaged),
-        (Some("a/b"), Some(layout::LAYOUT_VALUE), ErrorKind::Damaged),
-        (Some(""), Some(layout::LAYOUT_VALUE), ErrorKind::Damaged),
+        (None, Some(LedgerLayout::LongHierarchical.value()), ErrorKind::Damaged),
+        (Some("a/b"), Some(LedgerLayout::LongHierarchical.value()), ErrorKind::Damaged),
+        (Some(""), Some(LedgerLayout::LongHierarchical.value()), ErrorKind::Damaged),
     ] {
         let store = MemoryStore::new();
         for (key, value) in [(layout::instance_key(), instance), (layout::layout_key(), ledgers)] {
