@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use faults::{Etcd, LocalStack, skipped};
+use faults::{Etcd, LocalStack, ZooKeeper, skipped};
 
 /// A script with a folder and a port of its own. Whatever it started is stopped when this is dropped.
 struct Script {
@@ -77,6 +77,14 @@ fn the_etcd_script_begins_and_ends_and_keeps_its_data() {
     assert!(data.is_dir(), "the data stays");
     script.done(&["start"]);
     assert!(script.is_running(), "on what the one before left");
+}
+
+#[test]
+fn the_zookeeper_script_begins_and_ends() {
+    if ZooKeeper::is_missing_for("zookeeper-script") {
+        return;
+    }
+    begins_and_ends(&Script::new("zookeeper"), "ZooKeeper");
 }
 
 #[test]
