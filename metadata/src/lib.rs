@@ -36,6 +36,7 @@ mod store;
 pub mod suite;
 mod transaction;
 mod watch;
+mod zookeeper;
 
 pub use attempts::{Attempt, AttemptError, AttemptRecord, AttemptState, Attempts, NewAttempt};
 pub use bookies::{BookieInfo, Bookies, Mode, RegisterError};
@@ -58,3 +59,4 @@ pub use open::{open, shown};
 pub use store::{MetadataStore, scan};
 pub use transaction::{Committed, Expect, LeaseId, OPS_MAX, Op, Transaction, VALUE_BYTES_MAX, Version, Versioned};
 pub use watch::{WatchEvent, WatchStream};
+pub use zookeeper::ZooKeeperStore;

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::{EmbeddedStore, Error, ErrorKind, EtcdStore, MemoryStore, MetadataStore};
+use crate::{EmbeddedStore, Error, ErrorKind, EtcdStore, MemoryStore, MetadataStore, ZooKeeperStore};
 
-const SUPPORTED: &str =
-    "this release supports etcd://host:port/root (etcds:// with TLS), embedded:/path/to/directory and memory:";
+const SUPPORTED: &str = "this release supports etcd://host:port/root (etcds:// with TLS), zk://host:port/ledgers, embedded:/path/to/directory and memory:";
 
-/// Opens the store that `uri` names: `etcd://host:port,host:port/root` (a cluster's), `embedded:/path` (one process) or `memory:`
-/// (forgotten at the end, for tests). Waits at most seconds, whatever the store does.
+/// Opens the store that `uri` names: `etcd://host:port,host:port/root` or `zk://host:port,host:port/ledgers` (a cluster's),
+/// `embedded:/path` (one process) or `memory:` (forgotten at the end, for tests). Waits at most seconds, whatever the store does.
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`] for another driver, with a list of what is supported; those of the driver.
@@ -22,6 +21,8 @@ pub async fn open(uri: &str) -> Result<Arc<dyn MetadataStore>, Error> {
             "open metadata store: embedded: needs a directory, as in embedded:/path",
         )),
         "etcd" | "etcds" => Ok(Arc::new(EtcdStore::open(uri).await?)),
+        "zk" => Ok(Arc::new(ZooKeeperStore::open(uri).await?)),
+        _ if driver.starts_with("zk+") => Ok(Arc::new(ZooKeeperStore::open(uri).await?)),
         _ => Err(Error::new(ErrorKind::Unsupported, format!("open metadata store {:?}: {SUPPORTED}", shown(uri)))),
     }
 }
@@ -35,7 +36,7 @@ pub fn shown(uri: &str) -> String {
         Some(slash) if !place[slash..].contains('@') => place.split_at(slash),
         _ => (place, ""),
     };
-    let hosts: Vec<&str> = authority.split(',').map(|host| host.rsplit('@').next().unwrap_or(host)).collect();
+    let hosts: Vec<&str> = authority.split([',', ';']).map(|host| host.rsplit('@').next().unwrap_or(host)).collect();
     match authority.contains('@') {
         true => format!("{driver}://…@{}{root}", hosts.last().unwrap_or(&"")),
         false => uri.to_owned(),
@@ -55,6 +56,7 @@ mod tests {
             ("etcd://root:hunter2@a:1/x", "etcd://…@a:1/x"),
             ("zk://root:hun/ter2@a:1", "zk://…@a:1"),
             ("etcd://u:hunter2,@a:1,b:2", "etcd://…@b:2"),
+            ("zk+flat://u:hunter2@a:1;b:2/l", "zk+flat://…@b:2/l"),
             ("etcd://u:hunter2@a:1,v:hunter2@b:2", "etcd://…@b:2"),
         ] {
             assert_eq!(shown(uri), want);
@@ -72,12 +74,13 @@ mod tests {
         open("memory:").await.unwrap();
         let dir = tempfile::tempdir().unwrap();
         open(&format!("embedded:{}", dir.path().join("a/b").display())).await.unwrap();
-        for uri in ["zk://127.0.0.1/ledgers", "", "memory:x"] {
+        for uri in ["zookeeper://127.0.0.1/ledgers", "", "memory:x"] {
             let error = open(uri).await.err().unwrap();
             assert_eq!(error.kind(), ErrorKind::Unsupported);
             assert!(error.to_string().contains("supports etcd://host:port/root"), "{error}");
         }
         assert!(open("embedded:").await.err().unwrap().to_string().contains("needs a directory"));
         assert_eq!(open("etcd://").await.err().unwrap().kind(), ErrorKind::Invalid);
+        assert_eq!(open("zk+flat://").await.err().unwrap().kind(), ErrorKind::Invalid);
     }
 }

@@ -1,0 +1,351 @@
+//! Listings in the order of keys, over trees that have other orders.
+//!
+//! Ledgers: the tree's order is that of their ids, so each page walks down to where the last one ended. The other collections of
+//! BookKeeper's tree are small: their names are gathered for each page. A hash tree has no order, so the names below a prefix are
+//! gathered once a scan, at most [`NAMES_MAX`] of them, and kept until the scan's next page asks for what follows. Values are read
+//! as a page is made, some at once; a name without a value was removed meanwhile and is left out.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use ::ledger::LedgerId;
+use futures::future::BoxFuture;
+use futures::stream::{self, StreamExt, TryStreamExt};
+use tokio::time::Instant;
+use zookeeper_client::{Client, Error as ClientError};
+
+use super::names::{COLLECTIONS, Place, VALUES, in_shared_tree, is_bucket, unescaped};
+use super::{Shared, commit};
+use crate::engine::{Page, subtree};
+use crate::{Error, Key, LedgerLayout, Versioned, layout};
+
+/// How many requests of one listing are under way.
+const AT_ONCE: usize = 32;
+/// How many names one scan keeps.
+const NAMES_MAX: usize = 100_000;
+/// How many scans are remembered, and for how long one may pause.
+const SCANS_MAX: usize = 4;
+const SCAN_PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// A scan of hash trees between two pages.
+struct Scan {
+    prefix: Key,
+    /// The last key that was given.
+    after: Option<Key>,
+    names: VecDeque<Key>,
+    /// Whether nothing follows the names.
+    whole: bool,
+    at: Instant,
+}
+
+/// Scans that may go on, the latest last.
+#[derive(Default)]
+pub(super) struct Scans(Mutex<VecDeque<Scan>>);
+
+impl Scans {
+    fn take(&self, prefix: &Key, after: &Key) -> Option<Scan> {
+        let mut scans = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        scans.retain(|scan| scan.at.elapsed() < SCAN_PAUSE_MAX);
+        let place = scans.iter().position(|scan| scan.prefix == *prefix && scan.after.as_ref() == Some(after))?;
+        scans.remove(place)
+    }
+
+    fn put(&self, scan: Scan) {
+        let mut scans = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if scans.len() >= SCANS_MAX {
+            scans.pop_front();
+        }
+        scans.push_back(scan);
+    }
+}
+
+pub(super) async fn page(
+    shared: &Shared,
+    prefix: &Key,
+    after: Option<&Key>,
+    limit: usize,
+) -> Result<Vec<(Key, Versioned)>, Error> {
+    let (first, end) = subtree(prefix);
+    let after = match after {
+        Some(after) if after.as_str() >= end.as_str() => return Ok(Vec::new()),
+        after => after.filter(|after| after.as_str() >= first.as_str()).cloned(),
+    };
+    let layout = shared.layout_for([prefix]).await?;
+    let lister = Lister { shared, prefix, layout, limit, what: format!("list metadata below {prefix}") };
+    if in_shared_tree(prefix) { lister.shared_page(after).await } else { lister.own_page(after).await }
+}
+
+struct Lister<'a> {
+    shared: &'a Shared,
+    prefix: &'a Key,
+    layout: LedgerLayout,
+    limit: usize,
+    what: String,
+}
+
+impl Lister<'_> {
+    async fn ask<T, F>(&self, call: impl Fn(Client) -> F) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, ClientError>>,
+    {
+        self.shared.links.repeatable(&self.what, call).await.map_err(|failure| failure.error)
+    }
+
+    async fn children(&self, path: &str) -> Result<Vec<String>, Error> {
+        self.ask(|client| async move { children(&client, path).await }).await
+    }
+
+    /// Fills a page from names, and takes those from them that it is done with.
+    async fn fill(&self, names: &mut VecDeque<Key>) -> Result<Vec<(Key, Versioned)>, Error> {
+        let mut page = Page::default();
+        while page.rows.len() < self.limit && !names.is_empty() {
+            let count = AT_ONCE.min(self.limit - page.rows.len());
+            let some: Vec<Key> = names.iter().take(count).cloned().collect();
+            let reads = some.clone().into_iter().map(|key| async move { self.read(&key).await });
+            let reads = stream::iter(reads).buffered(AT_ONCE);
+            let values: Vec<Option<Versioned>> = reads.try_collect().await?;
+            for (key, value) in some.into_iter().zip(values) {
+                if let Some(value) = value
+                    && !page.push(key, value, self.limit)
+                {
+                    return Ok(page.rows);
+                }
+                names.pop_front();
+            }
+        }
+        Ok(page.rows)
+    }
+
+    async fn read(&self, key: &Key) -> Result<Option<Versioned>, Error> {
+        let place = self.shared.names.place(key, self.layout)?;
+        self.ask(|client| {
+            let place = &place;
+            async move { read_value(&client, place).await }
+        })
+        .await
+    }
+
+    // ---- BookKeeper's tree --------------------------------------------------------------------------------------------------
+
+    async fn shared_page(&self, mut after: Option<Key>) -> Result<Vec<(Key, Versioned)>, Error> {
+        loop {
+            let mut names = self.ledgers(after.as_ref()).await?;
+            if names.is_empty() {
+                names = self.others(after.as_ref()).await?;
+            }
+            let Some(last) = names.back().cloned() else { return Ok(Vec::new()) };
+            let rows = self.fill(&mut names).await?;
+            if !rows.is_empty() {
+                return Ok(rows);
+            }
+            after = Some(last);
+        }
+    }
+
+    /// The next ledgers, at most a page of them.
+    async fn ledgers(&self, after: Option<&Key>) -> Result<VecDeque<Key>, Error> {
+        let mut found = Vec::new();
+        let (first, end) = subtree(self.prefix);
+        let Some(first) = first_id(after.map_or(&first, |after| after.as_str()), after.is_some()) else {
+            return Ok(VecDeque::new());
+        };
+        for tree in self.layout.trees() {
+            let walk = Walk { lister: self, first: u128::from(first), layout: self.layout };
+            walk.down(self.shared.names.root(), tree, 0, &mut found).await?;
+        }
+        let keys = found.into_iter().map(layout::ledger_key);
+        Ok(keys.take_while(|key| key.as_str() < end.as_str()).take(self.limit).collect())
+    }
+
+    /// All that is no ledger.
+    async fn others(&self, after: Option<&Key>) -> Result<VecDeque<Key>, Error> {
+        let mut names = BTreeSet::new();
+        let mut add = |path: String| {
+            let key = self.shared.names.key(&self.shared.names.shared(&path), self.layout);
+            let wanted = |key: &Key| key.below(self.prefix).is_some() && after.is_none_or(|after| key > after);
+            names.extend(key.filter(|key| layout::parse_ledger_key(key).is_none()).filter(wanted));
+        };
+        for value in VALUES {
+            add(value.to_owned());
+        }
+        for collection in COLLECTIONS {
+            for name in self.children(&self.shared.names.shared(collection)).await? {
+                add(format!("{collection}/{name}"));
+            }
+        }
+        Ok(names.into_iter().collect())
+    }
+
+    // ---- Hash trees ---------------------------------------------------------------------------------------------------------
+
+    async fn own_page(&self, mut after: Option<Key>) -> Result<Vec<(Key, Versioned)>, Error> {
+        let mut going_on = after.as_ref().and_then(|after| self.shared.scans.take(self.prefix, after));
+        loop {
+            let (mut names, whole) = match going_on.take() {
+                Some(scan) => (scan.names, scan.whole),
+                None => self.gather(after.as_ref()).await?,
+            };
+            let last = names.back().cloned();
+            let rows = self.fill(&mut names).await?;
+            if let Some((given, _)) = rows.last() {
+                if !names.is_empty() {
+                    let after = Some(given.clone());
+                    self.shared.scans.put(Scan {
+                        prefix: self.prefix.clone(),
+                        after,
+                        names,
+                        whole,
+                        at: Instant::now(),
+                    });
+                }
+                return Ok(rows);
+            }
+            if whole {
+                return Ok(rows);
+            }
+            after = last.or(after);
+        }
+    }
+
+    /// The first names after `after`, and whether those are all.
+    async fn gather(&self, after: Option<&Key>) -> Result<(VecDeque<Key>, bool), Error> {
+        let mut names: BTreeSet<Key> = BTreeSet::new();
+        let mut whole = true;
+        let mut directories = vec![(self.prefix.clone(), self.shared.names.directory(self.prefix))];
+        while let Some((parent, path)) = directories.pop() {
+            let mut buckets = Vec::new();
+            for name in self.children(&path).await? {
+                if is_bucket(&name) {
+                    buckets.push(format!("{path}/{name}"));
+                } else if let Some(below) = unescaped(&name).and_then(|segment| parent.join(&segment).ok()) {
+                    directories.push((below, format!("{path}/{name}")));
+                }
+            }
+            let listed = buckets.into_iter().map(|bucket| async move { self.children(&bucket).await });
+            let mut listed = stream::iter(listed).buffer_unordered(AT_ONCE);
+            while let Some(found) = listed.try_next().await? {
+                let keys = found.iter().filter_map(|name| parent.join(&unescaped(name)?).ok());
+                for key in keys.filter(|key| after.is_none_or(|after| key > after)) {
+                    names.insert(key);
+                    if names.len() > NAMES_MAX {
+                        names.pop_last();
+                        whole = false;
+                    }
+                }
+            }
+        }
+        Ok((names.into_iter().collect(), whole))
+    }
+}
+
+/// One walk down a tree of ledgers.
+struct Walk<'a> {
+    lister: &'a Lister<'a>,
+    /// The first id that is wanted.
+    first: u128,
+    layout: LedgerLayout,
+}
+
+impl Walk<'_> {
+    /// Adds ids from `path` down, in their order, until there are enough. `above`: the digits of the levels above.
+    fn down<'w>(
+        &'w self,
+        path: &'w str,
+        levels: &'w [u32],
+        above: u128,
+        found: &'w mut Vec<LedgerId>,
+    ) -> BoxFuture<'w, Result<(), Error>> {
+        Box::pin(async move {
+            let Some((width, below)) = levels.split_first() else { return Ok(()) };
+            if found.len() >= self.lister.limit {
+                return Ok(());
+            }
+            let names = self.lister.children(path).await?;
+            if below.is_empty() {
+                let root = self.lister.shared.names.root();
+                let relative = path.strip_prefix(root).map_or("", |rest| rest.trim_start_matches('/'));
+                let whole =
+                    |name: &String| if relative.is_empty() { name.clone() } else { format!("{relative}/{name}") };
+                let ids: BTreeSet<LedgerId> = names.iter().filter_map(|name| self.layout.id(&whole(name))).collect();
+                found.extend(ids.into_iter().filter(|id| u128::from(id.get()) >= self.first));
+                return Ok(());
+            }
+            let span = 10_u128.pow(below.iter().sum());
+            let mut children: Vec<(u128, &String)> =
+                names.iter().filter_map(|name| Some((number(name, *width)?, name))).collect();
+            children.sort_unstable();
+            for (digits, name) in children {
+                let here = above * 10_u128.pow(*width) + digits;
+                if (here + 1) * span > self.first {
+                    self.down(&format!("{path}/{name}"), below, here, found).await?;
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// A name of exactly `width` digits.
+fn number(name: &str, width: u32) -> Option<u128> {
+    let fits = name.len() == width as usize && name.bytes().all(|byte| byte.is_ascii_digit());
+    fits.then(|| name.parse().ok()).flatten()
+}
+
+/// The first id whose key may follow `text`, which is a ledger's key, a beginning of one, or something that sorts elsewhere.
+/// `None`: no ledger's key does.
+fn first_id(text: &str, behind: bool) -> Option<u64> {
+    if let Some(id) = Key::new(text).ok().and_then(|key| layout::parse_ledger_key(&key)) {
+        return if behind { id.get().checked_add(1).filter(|id| LedgerId::new(*id).is_some()) } else { Some(id.get()) };
+    }
+    let below = text.strip_prefix("/ledgers").map_or("", |rest| rest.trim_start_matches('/'));
+    if below.as_bytes().first().is_some_and(|byte| *byte > b'9') {
+        return None;
+    }
+    let mut digits: String = below.bytes().take_while(|b| b.is_ascii_digit() || *b == b'/').map(char::from).collect();
+    digits.retain(|c| c != '/');
+    digits.truncate(19);
+    let first: u128 = format!("{digits:0<19}").parse().ok()?;
+    u64::try_from(first).ok().filter(|id| LedgerId::new(*id).is_some())
+}
+
+pub(super) async fn children(client: &Client, path: &str) -> Result<Vec<String>, ClientError> {
+    match client.list_children(path).await {
+        Err(ClientError::NoNode) => Ok(Vec::new()),
+        other => other,
+    }
+}
+
+/// The value at a place, under either spelling.
+pub(super) async fn read_value(client: &Client, place: &Place) -> Result<Option<Versioned>, ClientError> {
+    for path in std::iter::once(place.path()).chain(place.other()) {
+        match client.get_data(path).await {
+            Ok((value, stat)) => return Ok(Some(commit::versioned(value, &stat))),
+            Err(ClientError::NoNode) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_walk_begins_where_the_last_page_ended() {
+        for (text, behind, want) in [
+            ("/ledgers/", false, Some(0)),
+            ("/ledgers/000/0000/0000/0000/L0007", true, Some(8)),
+            ("/ledgers/000/0000/0000/0001/", false, Some(10_000)),
+            ("/ledgers/000/0000/0021/", false, Some(2_100_000_000)),
+            ("/ledgers/922/3372/0368/5477/L5807", true, None),
+            ("/ledgers/INSTANCEID", true, None),
+            ("/ledgers/available/x", true, None),
+            ("/ledgers/999/", false, None),
+        ] {
+            assert_eq!(first_id(text, behind), want, "{text}");
+        }
+        assert_eq!((number("007", 3), number("07", 3), number("L07", 3)), (Some(7), None, None));
+    }
+}

@@ -1,0 +1,278 @@
+//! The tree as BookKeeper's own clients see and make it, looked at with a plain client of ZooKeeper.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use common::rng::Rng;
+use faults::ZooKeeper;
+use faults::tcp::{Behaviour, Proxy};
+use futures::future::join_all;
+use ledger::{BookieId, DigestType, LedgerId, LedgerMetadata, Password, Quorums};
+use metadata::{
+    BookieInfo, Bookies, Cluster, CommitError, ErrorKind, Expect, Key, LedgerLayout, Ledgers, Transaction, WatchEvent,
+    ZooKeeperStore, layout,
+};
+use zookeeper_client::{Acls, Client, CreateMode, CreateOptions, Error};
+
+use crate::{key, next_event, open, until};
+
+const PERSISTENT: CreateOptions<'static> = CreateMode::Persistent.with_acls(Acls::anyone_all());
+
+fn id(id: u64) -> LedgerId {
+    LedgerId::new(id).unwrap()
+}
+
+fn metadata(token: i64) -> LedgerMetadata {
+    let bookie = BookieId::new("10.0.0.1:3181").unwrap();
+    let quorums = Quorums::new(1, 1, 1).unwrap();
+    let metadata = LedgerMetadata::open(quorums, vec![bookie], DigestType::Crc32c, Password::empty()).unwrap();
+    metadata.with_ctoken(token).unwrap()
+}
+
+async fn names(client: &Client, path: &str) -> BTreeSet<String> {
+    client.list_children(path).await.unwrap().into_iter().collect()
+}
+
+#[tokio::test]
+async fn a_new_cluster_is_the_one_that_java_makes() {
+    if ZooKeeper::is_missing_for("zookeeper") {
+        return;
+    }
+    let server = ZooKeeper::start().await.unwrap();
+    let client = Client::connect(&server.endpoint()).await.unwrap();
+    for (uri, root, value) in [
+        (server.uri(""), "/ledgers", LedgerLayout::Hierarchical.value()),
+        (server.uri("/a/b"), "/a/b", LedgerLayout::Hierarchical.value()),
+        (format!("zk+longhierarchical://{}/long", server.endpoint()), "/long", LedgerLayout::LongHierarchical.value()),
+        (format!("zk+flat://{}/flat", server.endpoint()), "/flat", LedgerLayout::Flat.value()),
+    ] {
+        let store = open(&uri).await;
+        let instance = Cluster::init_or_open(&*store, &Rng::seeded(1)).await.unwrap();
+        assert_eq!(Cluster::open(&*store).await.unwrap(), Some(instance.clone()));
+        let made = BTreeSet::from(["LAYOUT", "INSTANCEID", "available", "cookies"].map(String::from));
+        assert_eq!(names(&client, root).await, made);
+        assert_eq!(names(&client, &format!("{root}/available")).await, BTreeSet::from(["readonly".to_owned()]));
+        assert_eq!(client.get_data(&format!("{root}/LAYOUT")).await.unwrap().0, value.as_bytes());
+        assert_eq!(client.get_data(&format!("{root}/INSTANCEID")).await.unwrap().0, instance.as_str().as_bytes());
+        let ledgers = Ledgers::new(Arc::clone(&store));
+        let found = Bookies::new(Arc::clone(&store)).list().await.unwrap();
+        assert!(found.is_empty(), "directories are no bookies: {found:?}");
+        assert_eq!(ledgers.list(None, 10).await.unwrap(), []);
+    }
+    // The layout of a cluster stays what it is.
+    let other = ZooKeeperStore::open(&format!("zk+flat://{}/ledgers", server.endpoint())).await.err().unwrap();
+    assert_eq!(other.kind(), ErrorKind::Unsupported);
+    assert!(other.to_string().contains("leave it out of the URI"), "{other}");
+    client.set_data("/a/b/LAYOUT", b"2\norg.example.Other:1", None).await.unwrap();
+    assert_eq!(ZooKeeperStore::open(&server.uri("/a/b")).await.err().unwrap().kind(), ErrorKind::Unsupported);
+}
+
+#[tokio::test]
+async fn ledgers_lie_where_the_layout_says_and_leave_nothing_behind() {
+    if ZooKeeper::is_missing_for("zookeeper") {
+        return;
+    }
+    let server = ZooKeeper::start().await.unwrap();
+    let client = Client::connect(&server.endpoint()).await.unwrap();
+    for layout in ["hierarchical", "longhierarchical", "flat"] {
+        let root = format!("/{layout}");
+        let store = open(&format!("zk+{layout}://{}{root}", server.endpoint())).await;
+        Cluster::init_or_open(&*store, &Rng::seeded(1)).await.unwrap();
+        let ledgers = Ledgers::new(Arc::clone(&store));
+        let before = names(&client, &root).await;
+        let ids = [1, 2, 10_000, 10_001, 123_456_789, 2_147_483_646, 2_147_483_647, 4_294_967_301].map(id);
+        let mut watch = ledgers.watch(ids[0]).await.unwrap();
+        for ledger in ids {
+            ledgers.create(ledger, &metadata(7)).await.unwrap();
+        }
+        assert!(matches!(next_event(&mut watch).await, Some(WatchEvent::Put { .. } | WatchEvent::Delete { .. })));
+        let parsed = LedgerLayout::parse(&client.get_data(&format!("{root}/LAYOUT")).await.unwrap().0).unwrap();
+        for ledger in ids {
+            let path = format!("{root}/{}", parsed.path(ledger).unwrap());
+            let (value, stat) = client.get_data(&path).await.unwrap();
+            assert_eq!((value, stat.ephemeral_owner), (metadata(7).encode(), 0), "{path}");
+        }
+        for page in [1, 3, 100] {
+            let (mut after, mut found) = (None, Vec::new());
+            loop {
+                let rows = ledgers.list(after, page).await.unwrap();
+                let Some((last, _)) = rows.last() else { break };
+                after = Some(*last);
+                found.extend(rows.into_iter().map(|(id, _)| id));
+            }
+            assert_eq!(found, ids, "in the order of ids");
+        }
+        // A create that was retried is recognised, another's is not.
+        let again = ledgers.create(ids[0], &metadata(7)).await.unwrap();
+        assert_eq!(again, ledgers.get_quorum(ids[0]).await.unwrap().unwrap().version);
+        ledgers.create(ids[0], &metadata(8)).await.unwrap_err();
+        for ledger in ids {
+            ledgers.delete(ledger, None).await.unwrap();
+            assert_eq!(ledgers.get_quorum(ledger).await.unwrap(), None);
+            ledgers.delete(ledger, None).await.unwrap();
+        }
+        assert_eq!(names(&client, &root).await, before, "empty directories of ledgers are removed");
+        assert!(names(&client, "/").await.iter().all(|name| !name.ends_with("-own")), "and nothing is beside them");
+    }
+}
+
+#[tokio::test]
+async fn a_ledger_without_the_l_is_that_ledger() {
+    if ZooKeeper::is_missing_for("zookeeper") {
+        return;
+    }
+    let server = ZooKeeper::start().await.unwrap();
+    let client = Client::connect(&server.endpoint()).await.unwrap();
+    let store = open(&server.uri("")).await;
+    Cluster::init_or_open(&*store, &Rng::seeded(1)).await.unwrap();
+    let ledgers = Ledgers::new(Arc::clone(&store));
+    client.mkdir("/ledgers/00/0000", &PERSISTENT).await.unwrap();
+    client.create("/ledgers/00/0000/0005", &metadata(9).encode(), &PERSISTENT).await.unwrap();
+    ledgers.create(id(6), &metadata(7)).await.unwrap();
+    let found = ledgers.get_quorum(id(5)).await.unwrap().unwrap();
+    assert_eq!(ledgers.get(id(5)).await.unwrap().unwrap(), found);
+    let listed: Vec<_> = ledgers.list(None, 10).await.unwrap().into_iter().map(|(id, _)| id).collect();
+    assert_eq!(listed, [id(5), id(6)]);
+    ledgers.create(id(5), &metadata(7)).await.unwrap_err();
+    let closed = found.metadata.closed(None, 0).unwrap();
+    ledgers.update(id(5), &closed, found.version).await.unwrap();
+    assert_eq!(client.get_data("/ledgers/00/0000/0005").await.unwrap().0, closed.encode(), "where it was");
+    ledgers.delete(id(5), None).await.unwrap();
+    assert_eq!(ledgers.get_quorum(id(5)).await.unwrap(), None);
+    assert_eq!(client.check_stat("/ledgers/00/0000/0005").await.unwrap(), None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ids_are_those_of_javas_generators() {
+    if ZooKeeper::is_missing_for("zookeeper") {
+        return;
+    }
+    let server = ZooKeeper::start().await.unwrap();
+    let client = Client::connect(&server.endpoint()).await.unwrap();
+    let store = open(&server.uri("")).await;
+    Cluster::init_or_open(&*store, &Rng::seeded(1)).await.unwrap();
+    let ledgers = Ledgers::new(Arc::clone(&store));
+    let mut ids: BTreeSet<_> =
+        join_all((0..20).map(|_| ledgers.allocate_id())).await.into_iter().map(Result::unwrap).collect();
+    // Another client of the same generator, as Java does it.
+    let other = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+    let (_, number) = client.create("/ledgers/idgen/ID-", &[], &other).await.unwrap();
+    assert!(ids.insert(id(u64::try_from(number.into_i64()).unwrap())));
+    assert_eq!(ids, (0..21).map(id).collect(), "each number once");
+    assert_eq!(names(&client, "/ledgers/idgen").await.len(), 1, "only the other client's number is left");
+
+    // Once there are long ids, everyone makes them.
+    client.mkdir("/ledgers/idgen-long/HOB-0000000003", &PERSISTENT).await.unwrap();
+    assert_eq!(ledgers.allocate_id().await.unwrap(), id(3 << 32));
+    assert_eq!(ledgers.allocate_id().await.unwrap(), id(3 << 32 | 1));
+    let long = open(&format!("zk+longhierarchical://{}/long", server.endpoint())).await;
+    Cluster::init_or_open(&*long, &Rng::seeded(1)).await.unwrap();
+    assert_eq!(Ledgers::new(long).allocate_id().await.unwrap(), id(1 << 32));
+    assert_eq!(names(&client, "/long/idgen-long").await, BTreeSet::from(["HOB-0000000001".to_owned()]));
+}
+
+#[tokio::test]
+async fn bookies_are_held_by_sessions() {
+    if ZooKeeper::is_missing_for("zookeeper") {
+        return;
+    }
+    let server = ZooKeeper::start().await.unwrap();
+    let client = Client::connect(&server.endpoint()).await.unwrap();
+    let store = open(&server.uri("")).await;
+    Cluster::init_or_open(&*store, &Rng::seeded(1)).await.unwrap();
+    let bookies = Bookies::new(Arc::clone(&store));
+    let bookie = BookieId::new("10.0.0.1:3181").unwrap();
+    let info = BookieInfo { address: "10.0.0.1:3181".to_owned() };
+    let lease = store.grant_lease(Duration::from_secs(60)).await.unwrap();
+    let version = bookies.register(&bookie, &info, lease).await.unwrap();
+    assert_eq!(bookies.register(&bookie, &info, lease).await.unwrap(), version);
+    let (value, stat) = client.get_data("/ledgers/available/10.0.0.1:3181").await.unwrap();
+    assert_eq!(value, info.encode().unwrap());
+    assert!(stat.ephemeral_owner != 0 && stat.ephemeral_owner != client.session_id().0);
+    bookies.register_as(&bookie, &info, lease, metadata::Mode::ReadOnly).await.unwrap();
+    assert_eq!(client.check_stat("/ledgers/available/10.0.0.1:3181").await.unwrap(), None);
+    assert_eq!(bookies.list().await.unwrap(), [(bookie.clone(), info.clone(), false)]);
+    let other = store.grant_lease(Duration::from_secs(60)).await.unwrap();
+    let taken = bookies.register(&bookie, &info, other).await;
+    assert!(matches!(taken, Err(metadata::RegisterError::Taken { .. })), "{taken:?}");
+    store.revoke(lease).await.unwrap();
+    bookies.register(&bookie, &info, other).await.unwrap();
+    assert_eq!(bookies.list().await.unwrap(), [(bookie, info, true)]);
+}
+
+/// Made again by others with the same data version as before: what was read is not what is there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_made_again_never_passes_for_the_old_one() {
+    if ZooKeeper::is_missing_for("zookeeper") {
+        return;
+    }
+    let server = ZooKeeper::start().await.unwrap();
+    // Between a read and the request that asserts it, the key is made again many times.
+    let proxy = Proxy::start(server.endpoint()).await.unwrap();
+    let [slow, quick] = [open(&format!("zk://{}/r", proxy.address())).await, open(&server.uri("/r")).await];
+    proxy.set(Behaviour::delay(Duration::from_millis(20)));
+    let name = key("/s/aba");
+    let maker = {
+        let (quick, name) = (Arc::clone(&quick), name.clone());
+        tokio::spawn(async move {
+            let mut made = Vec::new();
+            for _ in 0..500 {
+                let version = quick.create(&name, Bytes::new()).await.unwrap();
+                made.push(version);
+                quick.delete_if(&name, Expect::At(version)).await.unwrap();
+            }
+            made
+        })
+    };
+    let mut held = Vec::new();
+    let mut tries = 0;
+    while !maker.is_finished() {
+        let Some(found) = slow.get(&name).await.unwrap() else { continue };
+        tries += 1;
+        let transaction = Transaction::new().check(name.clone(), Expect::At(found.version)).put(
+            key("/s/seen"),
+            Bytes::new(),
+            Expect::Any,
+        );
+        match slow.commit(transaction).await {
+            Ok(done) => held.push((found.version, done.put_version(1))),
+            Err(CommitError::Conflict { op: 0, .. }) => {}
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+    let made = maker.await.unwrap();
+    assert!(tries > 0);
+    for (checked, committed) in held {
+        let between = made.iter().find(|version| checked < **version && **version < committed);
+        assert_eq!(between, None, "version {checked} was not the last one at {committed}");
+    }
+}
+
+/// Whoever looks with a plain client sees what the other store sees.
+#[tokio::test]
+async fn two_stores_share_a_cluster_and_two_roots_do_not() {
+    if ZooKeeper::is_missing_for("zookeeper") {
+        return;
+    }
+    let server = ZooKeeper::start().await.unwrap();
+    let client = Client::connect(&server.endpoint()).await.unwrap();
+    let [one, same, other] =
+        [open(&server.uri("/r")).await, open(&server.uri("/r")).await, open(&server.uri("/r2")).await];
+    let name: Key = layout::commit_counter_key();
+    let mut watch = same.watch(&name).await.unwrap();
+    let version = one.create(&name, "x".into()).await.unwrap();
+    assert_eq!(next_event(&mut watch).await, Some(WatchEvent::Put { key: name.clone(), version }));
+    assert_eq!(same.get_quorum(&name).await.unwrap().unwrap().version, version);
+    assert_eq!(other.get_quorum(&name).await.unwrap(), None);
+    assert_eq!(client.check_stat("/r").await.unwrap(), None, "nothing of ours is in BookKeeper's tree");
+    assert_eq!(client.list_children("/r-own/thermocline").await.unwrap().len(), 1);
+    let gone = client.delete("/r-own/thermocline", None).await;
+    assert_eq!(gone, Err(Error::NotEmpty));
+    until("the other store sees it go", async || {
+        one.delete_if(&name, Expect::Any).await.unwrap();
+        next_event(&mut watch).await == Some(WatchEvent::Delete { key: name.clone() })
+    })
+    .await;
+}
