@@ -1,6 +1,8 @@
 package thermocline.interop.cluster;
 
 import java.io.IOException;
+import java.lang.reflect.Method;
+import java.lang.reflect.Proxy;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
@@ -49,12 +51,30 @@ final class ThermoclineBookie extends Bookie {
         ServerConfiguration configuration = new ServerConfiguration();
         configuration.setMetadataServiceUri(Cluster.uri(zoo));
         driver = MetadataDrivers.getBookieDriver(java.net.URI.create(Cluster.uri(zoo)));
-        driver.initialize(configuration, NullStatsLogger.INSTANCE);
         BookieServiceInfo.Endpoint endpoint = new BookieServiceInfo.Endpoint(
             "bookie", port(), "127.0.0.1", "bookie-rpc", List.of(), List.of());
         BookieServiceInfo info = new BookieServiceInfo(java.util.Map.of(), List.of(endpoint));
-        RegistrationManager registrations = driver.createRegistrationManager();
-        registrations.registerBookie(id(), false, info);
+        registrations(driver, configuration).registerBookie(id(), false, info);
+    }
+
+    /** Versions before 4.15 want a listener, which is told of the end of the session, and name the manager otherwise. */
+    private static RegistrationManager registrations(MetadataBookieDriver driver, ServerConfiguration configuration)
+            throws ReflectiveOperationException {
+        Class<?> type = MetadataBookieDriver.class;
+        for (Method method : type.getMethods()) {
+            if (!method.getName().equals("initialize")) {
+                continue;
+            }
+            if (method.getParameterCount() == 2) {
+                method.invoke(driver, configuration, NullStatsLogger.INSTANCE);
+                return (RegistrationManager) type.getMethod("createRegistrationManager").invoke(driver);
+            }
+            Class<?> listener = method.getParameterTypes()[1];
+            Object deaf = Proxy.newProxyInstance(listener.getClassLoader(), new Class<?>[] {listener},
+                (proxy, called, arguments) -> null);
+            method.invoke(driver, configuration, deaf, NullStatsLogger.INSTANCE);
+        }
+        return (RegistrationManager) type.getMethod("getRegistrationManager").invoke(driver);
     }
 
     @Override
