@@ -55,6 +55,8 @@ pub(crate) async fn replay(store: &Store, segments: &[SegmentId], mut last_seque
                 Err(error) => return Err(error),
             }
         }
+        // An earlier run may have written it without syncing; sealing would have made good for that.
+        segment.file.sync().await.map_err(Error::disk("sync", &segment.path))?;
         unsealed.push(segment);
     }
     Ok(Replayed { last_sequence, entries, unsealed })

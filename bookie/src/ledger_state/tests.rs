@@ -82,3 +82,58 @@ fn a_state_with_open_records_is_not_forgotten() {
     assert!(!state.is_clean(SegmentId::NONE) && state.is_clean(SEGMENT));
     assert_eq!((state.max_entry, state.last_confirmed), (Some(EntryId::ZERO), None));
 }
+
+fn lac_body(lac: i64, tail: &[u8]) -> Vec<u8> {
+    [&7_i64.to_be_bytes()[..], &lac.to_be_bytes(), tail].concat()
+}
+
+#[test]
+fn the_highest_explicit_last_confirmed_stays() {
+    let mut state = LedgerState::default();
+    assert_eq!(state.admit_write_lac(&key("a")), Ok(Admission { write_key: true, write_fence: false }));
+    assert_eq!(state.admit_write_lac(&key("b")), Err(Refusal::Unauthorized));
+    for (lac, tail, kept) in [(-1, 1_u8, (-1, 1)), (5, 2, (5, 2)), (3, 3, (5, 2)), (5, 4, (5, 4)), (6, 5, (6, 5))] {
+        state.on_explicit_lac(SEGMENT, &lac_body(lac, &[tail]));
+        assert_eq!(state.explicit_lac.as_deref(), Some(&lac_body(kept.0, &[kept.1])[..]), "after {lac}");
+        assert_eq!(EntryId::option_to_i64(state.last_confirmed), kept.0);
+    }
+    state.on_entry(SEGMENT, EntryId::ZERO, EntryId::new(9_u64));
+    assert_eq!(state.last_confirmed, EntryId::new(9_u64), "the highest of both");
+    for broken in [&[][..], &lac_body(7, &[])[..15], &lac_body(-2, &[])] {
+        state.on_explicit_lac(SEGMENT, broken);
+        assert_eq!(state.explicit_lac.as_deref(), Some(&lac_body(6, &[5])[..]));
+    }
+    let restored = LedgerState::restored(Some(&state.row()), None);
+    assert_eq!((restored.explicit_lac, restored.last_confirmed), (state.explicit_lac, state.last_confirmed));
+}
+
+#[test]
+fn an_explicit_last_confirmed_passes_a_fence_and_no_tombstone() {
+    let mut state = LedgerState::default();
+    state.admit_fence(Some(&key("a"))).expect("fenced");
+    assert!(state.admit_write_lac(&key("a")).is_ok());
+    for (tombstone, expected) in [
+        (Tombstone::Deleted, Refusal::NoLedger),
+        (Tombstone::Gone, Refusal::Fenced),
+        (Tombstone::Revived, Refusal::Fenced),
+    ] {
+        assert_eq!(LedgerState::restored(None, Some(tombstone)).admit_write_lac(&key("a")), Err(expected));
+    }
+}
+
+#[test]
+fn news_is_what_is_durable_and_was_not_known() {
+    let mut state = LedgerState::default();
+    assert!(state.has_news(None, false), "nothing is here that could be waited for");
+    state.admit_add(&key("a"), false, 0).expect("admitted");
+    assert!(!state.has_news(None, false));
+    state.on_entry(SEGMENT, EntryId::new(1_u64).expect("an id"), Some(EntryId::ZERO));
+    assert!(state.has_news(None, false) && !state.has_news(Some(EntryId::ZERO), false));
+    state.admit_fence(Some(&key("a"))).expect("admitted");
+    assert!(!state.has_news(Some(EntryId::ZERO), false), "the fence is not durable");
+    state.on_fence(SEGMENT);
+    assert!(state.has_news(Some(EntryId::ZERO), false) && !state.has_news(Some(EntryId::ZERO), true));
+    state.tombstone = Some(Tombstone::Gone);
+    assert!(state.has_news(Some(EntryId::ZERO), true));
+    assert_eq!(state.is_whole(), Err(Absence::Unknown));
+}

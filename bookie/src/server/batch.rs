@@ -12,6 +12,9 @@ use crate::metrics::ReadEnd;
 use crate::store::{Fetched, LedgerSlot, Located, Spot};
 use crate::wakeups::Wakeups;
 
+/// Entries looked up before other tasks get their turn.
+const LOOK_UPS: usize = 256;
+
 /// A request for consecutive entries.
 pub(super) struct BatchJob {
     pub(super) to: ReplyTo,
@@ -125,6 +128,9 @@ impl Reads {
                 Located::Here(_) => None,
             });
             next = entry.checked_add(1);
+            if spots.len() % LOOK_UPS == 0 {
+                tokio::task::yield_now().await;
+            }
         }
         Ok(Plan { spots, bytes: fill.bytes })
     }
@@ -140,6 +146,9 @@ impl Reads {
         let mut found: Vec<(Fetched, ReadEnd)> = Vec::with_capacity(plan.spots.len());
         let mut planned = plan.spots.into_iter().peekable();
         while let Some(first) = planned.next() {
+            if found.len() % LOOK_UPS == LOOK_UPS - 1 {
+                tokio::task::yield_now().await;
+            }
             let mut step = Vec::new();
             if let Some(spot) = first {
                 let mut bytes = spot.bytes();

@@ -81,6 +81,7 @@ impl Condition {
     pub(crate) fn read_only(&self, reason: String) {
         if self.failure().is_none() && self.is_writable() {
             tracing::warn!(reason, "the bookie is read-only");
+            self.take_priority();
             self.set(BookieState::ReadOnly { reason, for_good: false });
         }
     }

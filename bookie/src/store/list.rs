@@ -7,7 +7,7 @@ use super::{LedgerSlot, Store};
 use crate::error::Error;
 use crate::ledger_state::Absence;
 
-/// Rows copied from an unsealed segment while its lock is held.
+/// Rows copied from an unsealed segment while its lock is held, and entries handled before other tasks get their turn.
 const ROWS: usize = 4096;
 
 impl Absence {
@@ -32,7 +32,10 @@ impl Store {
         // After the search: a segment that was dropped meanwhile left a tombstone.
         slot.lock().is_whole().map_err(Absence::status)?;
         let mut list = AvailabilityWriter::default();
-        for entry in held.iter().filter_map(EntryId::new) {
+        for (number, entry) in held.iter().filter_map(EntryId::new).enumerate() {
+            if number % ROWS == 0 {
+                tokio::task::yield_now().await;
+            }
             list.push(entry);
             if list.encoded_bytes() > bytes_max {
                 tracing::warn!(ledger = %slot.id(), entries = held.len(), "the list of entries does not fit a frame");
@@ -56,6 +59,7 @@ impl Store {
                 if copied == 0 {
                     break;
                 }
+                tokio::task::yield_now().await;
             }
         }
         for row in self.ledger_segments(slot).await?.iter() {

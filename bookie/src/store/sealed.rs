@@ -145,7 +145,12 @@ impl SealedSegments {
         let first = file.directory.block_of(ledger, *entries.start()).unwrap_or(0);
         let last = file.directory.block_of(ledger, *entries.end());
         for number in first..last.map_or(first, |last| last + 1) {
-            let block = self.block(file, number).await?;
+            // Blocks that are not in memory stay out of it: who reads single entries needs others.
+            let cached = self.blocks().get(file.id, number);
+            let block = match cached {
+                Some(block) => block,
+                None => file.entry_block(number).await?,
+            };
             block.entries_of(ledger).filter(|entry| entries.contains(entry)).for_each(&mut found);
         }
         Ok(())
