@@ -22,6 +22,7 @@ public final class Cluster implements AutoCloseable {
     private final Path dir;
     private final Zoo zoo;
     private final List<Bookie> bookies = new ArrayList<>();
+    private Gateway gateway;
 
     /** Starts {@code count} bookies at once and waits until each is registered. */
     Cluster(int count) throws Exception {
@@ -85,6 +86,14 @@ public final class Cluster implements AutoCloseable {
         return new BookKeeper(configuration(wire));
     }
 
+    /** Thermocline's gateway to this cluster, which runs from the first call on. */
+    public Gateway gateway() throws Exception {
+        if (gateway == null) {
+            gateway = new Gateway(dir.resolve("gateway"), uri(zoo));
+        }
+        return gateway;
+    }
+
     /** Brings back every bookie that a test left dead. */
     public void heal() throws Exception {
         for (Bookie bookie : bookies) {
@@ -96,6 +105,9 @@ public final class Cluster implements AutoCloseable {
 
     @Override
     public void close() throws Exception {
+        if (gateway != null) {
+            gateway.close();
+        }
         for (Bookie bookie : bookies) {
             bookie.close();
         }
