@@ -32,6 +32,17 @@ impl ColdId {
         })
     }
 
+    /// The cold name of member `index` of the ledgers of a shard.
+    ///
+    /// # Errors
+    /// Those of [`ColdId::for_member`], and when the shard is not below [`COLD_SHARDS`].
+    pub fn of_shard(shard: u8, index: u32, domain: &str, port: u16) -> Result<Self, Error> {
+        Self::checked(shard, index, domain, port).ok_or_else(|| {
+            let what = format!("make cold id of shard {shard}, domain {domain:?} and port {port}: malformed");
+            Error::new(ErrorKind::Id, what)
+        })
+    }
+
     /// The cold names of all `ensemble` members of a ledger, in order.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! Registration: which bookies are there, and where.
 //!
 //! A live bookie holds its key under a lease, so two processes cannot carry one id. Cold ids are registered without a lease,
-//! read-only: an outage of gateways must not look like lost bookies.
+//! read-only, by the gateways that own them: see [`crate::ColdShards`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -207,26 +207,6 @@ impl Bookies {
             if tokio::time::timeout_at(deadline, changes.next()).await.is_err() {
                 return Err(taken);
             }
-        }
-    }
-
-    /// Registers a cold id at the gateway that owns it: read-only and for good. Replaces what was there.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Invalid`] when the id is not a cold id; those of the store. Repeat after any error.
-    pub async fn register_cold(&self, id: &BookieId, info: &BookieInfo) -> Result<(), Error> {
-        if !::ledger::is_cold(id) {
-            return Err(Error::new(ErrorKind::Invalid, format!("register {id}: it is not a cold id")));
-        }
-        let value = info.encode()?;
-        let key = layout::readonly_key(id);
-        if self.store.get(&key).await?.is_some_and(|found| found.value == value && found.lease.is_none()) {
-            return Ok(());
-        }
-        match self.store.put_if(&key, value.into(), Expect::Any).await {
-            Ok(_) => Ok(()),
-            Err(CommitError::NotDone(error) | CommitError::Unknown(error)) => Err(error),
-            Err(CommitError::Conflict { .. }) => unreachable!("the put has no condition"),
         }
     }
 

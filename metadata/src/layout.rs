@@ -173,6 +173,37 @@ pub fn gateway_key(id: &str) -> Result<Key, crate::Error> {
     gateways_root().join(id)
 }
 
+/// The parent of what is known of cold ids: their names, and who owns which shard.
+#[must_use]
+pub fn cold_root() -> Key {
+    fixed("/thermocline/cold")
+}
+
+/// How the cold ids of the cluster are named.
+#[must_use]
+pub fn cold_names_key() -> Key {
+    fixed("/thermocline/cold/names")
+}
+
+/// The parent of the owned shards.
+#[must_use]
+pub fn shards_root() -> Key {
+    fixed("/thermocline/cold/shards")
+}
+
+/// The owner of a shard.
+#[must_use]
+pub fn shard_key(shard: u8) -> Key {
+    Key::known(format!("/thermocline/cold/shards/{shard:02}"))
+}
+
+/// The inverse of [`shard_key`]; `None` for every other key.
+#[must_use]
+pub fn parse_shard_key(key: &Key) -> Option<u8> {
+    let shard = key.below(&shards_root())?.parse().ok().filter(|shard| *shard < ledger::COLD_SHARDS)?;
+    (shard_key(shard) == *key).then_some(shard)
+}
+
 /// The parent of the catalog.
 #[must_use]
 pub fn catalog_root() -> Key {
@@ -257,6 +288,17 @@ mod tests {
         assert_eq!(parse_registration_key(&available_key(&bookie)), Some((bookie.clone(), true)));
         assert_eq!(parse_registration_key(&readonly_key(&bookie)), Some((bookie, false)));
         assert_eq!(parse_registration_key(&readonly_root()), None);
+    }
+
+    #[test]
+    fn shards_parse_back() {
+        assert_eq!(shard_key(7).as_str(), "/thermocline/cold/shards/07");
+        for shard in 0..ledger::COLD_SHARDS {
+            assert_eq!(parse_shard_key(&shard_key(shard)), Some(shard));
+        }
+        for name in ["/thermocline/cold/shards/64", "/thermocline/cold/shards/7", "/thermocline/cold/names"] {
+            assert_eq!(parse_shard_key(&Key::new(name).unwrap()), None, "{name}");
+        }
     }
 
     proptest! {

@@ -5,13 +5,14 @@
 //! only place that knows drivers, so a new driver changes only this crate. Every driver passes [`suite::run`].
 //!
 //! On top of it stand small repositories, one a kind of record: [`Cluster`], [`Ledgers`], [`Bookies`], [`Cookies`],
-//! [`Attempts`], [`Catalog`] and [`Gateways`]; [`admin`] is what an administrator does to a whole cluster. Where each record lives is said once, in [`layout`] and in `docs/formats/metadata-keys.md`.
+//! [`Attempts`], [`Catalog`], [`Gateways`] and [`ColdShards`]; [`admin`] is what an administrator does to a whole cluster. Where each record lives is said once, in [`layout`] and in `docs/formats/metadata-keys.md`.
 
 pub mod admin;
 mod attempts;
 mod bookies;
 mod catalog;
 mod cluster;
+mod cold_shards;
 mod cookies;
 mod counter;
 mod decide;
@@ -42,6 +43,7 @@ pub use attempts::{Attempt, AttemptError, AttemptRecord, AttemptState, Attempts,
 pub use bookies::{BookieInfo, Bookies, Mode, RegisterError};
 pub use catalog::{Catalog, CatalogEntry, CommitOffload, CommitOffloadError};
 pub use cluster::{Cluster, InstanceId};
+pub use cold_shards::{ColdNames, ColdRegistrations, ColdShards, OwnedShard, ShardOwner};
 pub use cookies::{
     Cookie, CookieMismatch, CookieVerdict, Cookies, LocalCookie, RemoveCookieError, StoredCookie, verify,
 };

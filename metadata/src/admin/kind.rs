@@ -31,6 +31,10 @@ pub enum Kind {
     Owner,
     /// A live gateway.
     Gateway,
+    /// How cold ids are named.
+    ColdNames,
+    /// A shard of cold ids that a gateway owns.
+    Shard,
     /// A committed object.
     Catalog,
     /// A doctor that measures now.
@@ -55,6 +59,7 @@ impl Kind {
             "/ledgers/INSTANCEID" => Self::Instance,
             "/thermocline/cluster" => Self::Name,
             "/thermocline/maintenance" => Self::Marker,
+            "/thermocline/cold/names" => Self::ColdNames,
             "/thermocline/idgen" | "/thermocline/commit-counter" => Self::Counter,
             _ if below(layout::available_root()) && layout::parse_registration_key(key).is_some() => Self::Bookie,
             _ if below(layout::cookies_root()) => Self::Cookie,
@@ -62,6 +67,7 @@ impl Kind {
             _ if below(layout::abandoned_root()) => Self::Abandoned,
             _ if below(layout::owners_root()) => Self::Owner,
             _ if below(layout::gateways_root()) => Self::Gateway,
+            _ if below(layout::shards_root()) => Self::Shard,
             _ if below(layout::catalog_root()) => Self::Catalog,
             _ if name.starts_with("/thermocline/doctor/") => Self::Doctor,
             _ if name.starts_with("/thermocline/") => Self::Later,
@@ -85,6 +91,8 @@ impl Kind {
             Self::Abandoned => "abandoned attempts",
             Self::Owner => "offloaders",
             Self::Gateway => "gateways",
+            Self::ColdNames => "names of cold ids",
+            Self::Shard => "owned shards",
             Self::Catalog => "catalog entries",
             Self::Doctor => "doctors",
             Self::Marker => "maintenance",
@@ -104,6 +112,7 @@ impl Kind {
                     | Self::Name
                     | Self::Counter
                     | Self::Abandoned
+                    | Self::ColdNames
                     | Self::Catalog
                     | Self::Later
             )
@@ -164,6 +173,8 @@ mod tests {
             (layout::abandoned_key(Uuid::nil()), Kind::Abandoned),
             (layout::owners_root().join("o").unwrap(), Kind::Owner),
             (layout::gateway_key("g").unwrap(), Kind::Gateway),
+            (layout::cold_names_key(), Kind::ColdNames),
+            (layout::shard_key(7), Kind::Shard),
             (layout::catalog_key(ledger, Uuid::nil()), Kind::Catalog),
             (other("/thermocline/doctor/x"), Kind::Doctor),
             (other("/thermocline/policies/x"), Kind::Later),

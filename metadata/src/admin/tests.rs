@@ -263,7 +263,8 @@ async fn a_copy_is_equal_and_opens() {
     let identity = filled(&from).await;
     let cold = ::ledger::ColdId::for_member(LedgerId::new(1_u64).unwrap(), 0, "cold.thermocline", 3181).unwrap();
     let info = BookieInfo { address: "10.0.0.9:3181".into() };
-    Bookies::new(from.clone()).register_cold(&cold.to_bookie_id(), &info).await.unwrap();
+    let key = crate::layout::readonly_key(&cold.to_bookie_id());
+    from.create(&key, info.encode().unwrap().into()).await.unwrap();
     from.create(&crate::Key::new("/thermocline/policies/p").unwrap(), "later".into()).await.unwrap();
     from.create(&crate::Key::new("/ledgers/underreplication/x").unwrap(), "other".into()).await.unwrap();
     let done = copy_once(&from, &to, copy_options(1)).await.unwrap();

@@ -96,20 +96,6 @@ async fn registering_waits_for_a_dead_holder_and_not_for_ever() {
 }
 
 #[tokio::test]
-async fn cold_ids_stay_without_a_lease_and_move() {
-    let (bookies, store, one, _) = setup().await;
-    let cold = ::ledger::ColdId::for_ledger(::ledger::LedgerId::ZERO, 1, "cold.thermocline", 3181).unwrap();
-    let cold = cold[0].to_bookie_id();
-    bookies.register_cold(&cold, &info("gateway-1:3181")).await.unwrap();
-    bookies.register_cold(&cold, &info("gateway-1:3181")).await.unwrap();
-    bookies.register_cold(&cold, &info("gateway-2:3181")).await.unwrap();
-    store.revoke(one).await.unwrap();
-    assert_eq!(bookies.list().await.unwrap(), [(cold, info("gateway-2:3181"), false)]);
-    let refused = bookies.register_cold(&id("b1:3181"), &info("h:1")).await.unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::Invalid);
-}
-
-#[tokio::test]
 async fn the_listing_is_complete_and_survives_a_bad_registration() {
     let (bookies, store, one, _) = setup().await;
     for index in 0..3 {
