@@ -13,6 +13,7 @@ use async_trait::async_trait;
 use cold::{AccessKey, CloudOptions, ColdStore, ObjectReader, StoreOptions};
 use common::budget::ByteBudget;
 use common::clock::Clock;
+use common::net::TcpConnector;
 use common::rng::Rng;
 use common::shutdown::TaskTree;
 use faults::http::Proxy;
@@ -23,7 +24,7 @@ use ledger::{
     BookieId, ColdRecord, DigestType, Digester, EntryHeader, EntryId, LedgerId, LedgerMetadata, Password, Quorums,
 };
 use metadata::{Cluster, InstanceId, Ledgers, MemoryStore, MetadataStore};
-use offloader::{EntrySource, EntryStream, GatewayProbe, NoObserver, Offloader, OffloaderConfig, OffloaderParts};
+use offloader::{EntrySource, EntryStream, NoObserver, Offloader, OffloaderConfig, OffloaderParts, WireProbe};
 use tokio::runtime::Runtime;
 use url::Url;
 
@@ -244,12 +245,12 @@ async fn settle(
     ledgers.create(ledger, &describe().map_err(Error::at(PLACE))?).await.map_err(Error::at(PLACE))?;
     let tasks = TaskTree::root("bench-settle");
     let parts = OffloaderParts {
+        // Nothing is released here, so it is never asked.
+        probe: Arc::new(WireProbe::new(metadata.clone(), Arc::new(TcpConnector), Duration::ZERO)),
         metadata,
         cold,
         instance_id: instance.clone(),
         entries: Arc::new(MemorySource(Pool::new(Content::Incompressible, ENTRY_BYTES))),
-        // Nothing is released here, so it is never asked.
-        probe: Arc::new(GatewayProbe::new("http://127.0.0.1:1").map_err(Error::at(PLACE))?),
         clock: Clock::system(),
         rng,
         budget: ByteBudget::new("bench-offloader", BUDGET_BYTES),

@@ -13,13 +13,14 @@ use client::{Client, CreateOptions};
 use cold::{ColdStore, StoreOptions};
 use common::budget::ByteBudget;
 use common::clock::Clock;
+use common::net::TcpConnector;
 use common::rng::Rng;
 use common::shutdown::TaskTree;
 use config::ByteSize;
 use futures::StreamExt as _;
 use ledger::{ColdRecord, DigestType, LedgerId, Password, Quorums};
 use metadata::{Cluster, Ledgers, MetadataStore};
-use offloader::{ClientSource, GatewayProbe, Offloader, OffloaderConfig, OffloaderParts, Step, StepObserver, Verdict};
+use offloader::{ClientSource, Offloader, OffloaderConfig, OffloaderParts, Step, StepObserver, Verdict, WireProbe};
 use url::Url;
 
 use crate::append::bookie_config;
@@ -211,7 +212,7 @@ async fn offload(
         instance_id,
         entries: Arc::new(ClientSource::new(client.clone())),
         // Nothing is released here, so it is never asked.
-        probe: Arc::new(GatewayProbe::new("http://127.0.0.1:1").map_err(Error::at(PLACE))?),
+        probe: Arc::new(WireProbe::new(metadata.clone(), Arc::new(TcpConnector), Duration::ZERO)),
         clock: Clock::system(),
         rng,
         budget: ByteBudget::new("bench-offloader", node::BUDGET_BYTES),

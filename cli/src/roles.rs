@@ -18,7 +18,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::Instant;
 
 pub(crate) use self::bookie::run as run_bookie;
-pub(crate) use self::gateway::{memory as gateway_memory, run as run_gateway};
+pub(crate) use self::gateway::{bind_bookkeeper, memory as gateway_memory, run as run_gateway};
 pub(crate) use self::offloader::run as run_offloader;
 use crate::Fault;
 use crate::admin::{self, Admin};

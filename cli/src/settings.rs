@@ -45,6 +45,9 @@ pub struct Settings {
     pub dir: PathBuf,
     /// The address of the gRPC front.
     pub listen: String,
+    /// The address of the BookKeeper front, for cold ids. Empty: the host of `listen` and a port of the system's choosing; `off` means
+    /// nowhere.
+    pub bookkeeper_listen: String,
     /// The address of metrics and health over HTTP; empty means loopback, 1000 above the port of `listen`; `off` means nowhere.
     pub admin: String,
     /// The object store's URL; empty means the folder `cold` in `dir`.
@@ -69,6 +72,7 @@ impl Default for Settings {
         Self {
             dir: PathBuf::from("thermocline-data"),
             listen: "127.0.0.1:9600".to_owned(),
+            bookkeeper_listen: String::new(),
             admin: String::new(),
             cold: String::new(),
             memory_max: ByteSize::mib(512),

@@ -76,6 +76,7 @@ impl Node {
         let budget = ByteBudget::new("node", memory.charged);
 
         let front_listener = front::bind(&settings.listen).await?;
+        let cold_ids = roles::bind_bookkeeper(&settings.bookkeeper_listen, &settings.listen).await?;
         let watched = Watched::start("standalone", &root, &settings.admin, &settings.listen).await?;
         let cold_url = settings.cold_url()?;
         tokio::fs::create_dir_all(&settings.dir).await.map_err(|error| {
@@ -101,6 +102,7 @@ impl Node {
         let front = root.child("front");
         let parts = serve::FrontParts {
             listener: front_listener,
+            cold_ids,
             metadata,
             instance,
             cold,
@@ -320,7 +322,7 @@ mod tests {
     fn the_default_memory_is_divided_without_a_remainder() {
         let settings = Settings::default();
         let memory = Memory::divide(&settings).unwrap();
-        assert_eq!(memory, Memory { charged: 440 << 20, client: 88 << 20 });
+        assert_eq!(memory, Memory { charged: 440 << 20, client: 72 << 20 });
     }
 
     #[test]
@@ -328,7 +330,7 @@ mod tests {
         let settings = Settings { memory_max: ByteSize::mib(256), ..Settings::default() };
         let fault = Memory::divide(&settings).unwrap_err();
         assert!(
-            fault.to_string().contains("memory_max is 256.0 MiB, but the parts of the roles come to 472.0 MiB"),
+            fault.to_string().contains("memory_max is 256.0 MiB, but the parts of the roles come to 488.0 MiB"),
             "{fault}"
         );
         assert_eq!(fault.exit_code(), 2);

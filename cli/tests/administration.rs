@@ -120,7 +120,7 @@ async fn live_ones(store: &Arc<dyn MetadataStore>) -> metadata::LeaseId {
     let info = BookieInfo { address: "127.0.0.1:3181".into() };
     Bookies::new(store.clone()).register(&bookie(1), &info, lease).await.unwrap();
     Attempts::new(store.clone()).register_owner("offloader", lease).await.unwrap();
-    let gateway = GatewayInfo { id: "gateway-1".into(), endpoint: "http://127.0.0.1:9600".into() };
+    let gateway = GatewayInfo { id: "gateway-1".into(), endpoint: "http://127.0.0.1:9600".into(), bookkeeper: None };
     Gateways::new(store.clone()).register(&gateway, lease).await.unwrap();
     lease
 }

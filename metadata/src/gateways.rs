@@ -6,9 +6,10 @@
 use std::sync::Arc;
 
 use crate::record::{RecordReader, RecordWriter};
-use crate::{CommitError, Error, ErrorKind, Expect, Key, LeaseId, MetadataStore, Transaction, layout};
+use crate::{CommitError, Error, ErrorKind, Expect, Key, LeaseId, MetadataStore, Transaction, WatchStream, layout};
 
 const TAG_ENDPOINT: u8 = 1;
+const TAG_BOOKKEEPER: u8 = 2;
 const ENDPOINT_BYTES_MAX: usize = 1024;
 const LIST_PAGE: usize = 500;
 
@@ -19,6 +20,24 @@ pub struct GatewayInfo {
     pub id: String,
     /// The URL of its gRPC front.
     pub endpoint: String,
+    /// `host:port` where it answers BookKeeper's protocol for cold ids; `None` when it does not.
+    pub bookkeeper: Option<String>,
+}
+
+impl GatewayInfo {
+    fn encode(&self) -> Vec<u8> {
+        let record = RecordWriter::new().bytes(TAG_ENDPOINT, self.endpoint.as_bytes());
+        match &self.bookkeeper {
+            Some(address) => record.bytes(TAG_BOOKKEEPER, address.as_bytes()).finish(),
+            None => record.finish(),
+        }
+    }
+
+    fn decode(id: &str, value: &[u8]) -> Result<Self, Error> {
+        let record = RecordReader::open("gateway", value)?;
+        let bookkeeper = if record.has(TAG_BOOKKEEPER) { Some(record.text(TAG_BOOKKEEPER)?) } else { None };
+        Ok(Self { id: id.to_owned(), endpoint: record.text(TAG_ENDPOINT)?, bookkeeper })
+    }
 }
 
 /// The gateways of a cluster. Cheap to clone.
@@ -41,12 +60,13 @@ impl Gateways {
     /// [`ErrorKind::Invalid`] for a name with a slash or an endpoint that is too long; [`ErrorKind::LeaseGone`]; those of the store.
     pub async fn register(&self, gateway: &GatewayInfo, lease: LeaseId) -> Result<(), Error> {
         let key = layout::gateway_key(&gateway.id)?;
-        if gateway.endpoint.is_empty() || gateway.endpoint.len() > ENDPOINT_BYTES_MAX {
-            let text = format!("register gateway {}: its endpoint is empty or longer than 1024 bytes", gateway.id);
-            return Err(Error::new(ErrorKind::Invalid, text));
+        for address in [Some(&gateway.endpoint), gateway.bookkeeper.as_ref()].into_iter().flatten() {
+            if address.is_empty() || address.len() > ENDPOINT_BYTES_MAX {
+                let text = format!("register gateway {}: an address is empty or longer than 1024 bytes", gateway.id);
+                return Err(Error::new(ErrorKind::Invalid, text));
+            }
         }
-        let value = RecordWriter::new().bytes(TAG_ENDPOINT, gateway.endpoint.as_bytes()).finish();
-        match self.store.commit(Transaction::new().put_leased(key, value, Expect::Any, lease)).await {
+        match self.store.commit(Transaction::new().put_leased(key, gateway.encode(), Expect::Any, lease)).await {
             Ok(_) => Ok(()),
             Err(CommitError::NotDone(error) | CommitError::Unknown(error)) => Err(error),
             Err(CommitError::Conflict { .. }) => {
@@ -62,8 +82,16 @@ impl Gateways {
     pub async fn is_registered(&self, gateway: &GatewayInfo) -> Result<bool, Error> {
         match self.store.get(&layout::gateway_key(&gateway.id)?).await? {
             None => Ok(false),
-            Some(found) => Ok(endpoint(&found.value)? == gateway.endpoint),
+            Some(found) => Ok(GatewayInfo::decode(&gateway.id, &found.value)? == *gateway),
         }
+    }
+
+    /// Watches the registrations.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn watch(&self) -> Result<WatchStream, Error> {
+        self.store.watch(&layout::gateways_root()).await
     }
 
     /// All registered gateways, in the order of their names. A hint: one that has just died may be among them. A registration that
@@ -81,8 +109,8 @@ impl Gateways {
             after = Some(last.clone());
             for (key, found) in rows {
                 let Some(id) = key.below(&root) else { continue };
-                match endpoint(&found.value) {
-                    Ok(endpoint) => gateways.push(GatewayInfo { id: id.to_owned(), endpoint }),
+                match GatewayInfo::decode(id, &found.value) {
+                    Ok(gateway) => gateways.push(gateway),
                     Err(error) => {
                         tracing::error!(
                             gateway = id,
@@ -96,10 +124,6 @@ impl Gateways {
     }
 }
 
-fn endpoint(value: &[u8]) -> Result<String, Error> {
-    RecordReader::open("gateway", value)?.text(TAG_ENDPOINT)
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -109,14 +133,19 @@ mod tests {
     use crate::MemoryStore;
 
     fn gateway(id: &str, port: u16) -> GatewayInfo {
-        GatewayInfo { id: id.to_owned(), endpoint: format!("http://10.0.0.1:{port}") }
+        GatewayInfo { id: id.to_owned(), endpoint: format!("http://10.0.0.1:{port}"), bookkeeper: None }
     }
 
     #[test]
     fn golden() {
-        let value = RecordWriter::new().bytes(TAG_ENDPOINT, b"http://10.0.0.1:9600").finish();
-        assert_eq!(hex(&value), "01010014687474703a2f2f31302e302e302e313a3936303017b6f0f2");
-        assert_eq!(endpoint(&value).unwrap(), "http://10.0.0.1:9600");
+        let alone = gateway("10.0.0.1:9600", 9600);
+        assert_eq!(hex(&alone.encode()), "01010014687474703a2f2f31302e302e302e313a3936303017b6f0f2");
+        assert_eq!(GatewayInfo::decode(&alone.id, &alone.encode()).unwrap(), alone);
+        let both = GatewayInfo { bookkeeper: Some("10.0.0.1:3181".to_owned()), ..alone };
+        let encoded = hex(&both.encode());
+        let fields = "01010014687474703a2f2f31302e302e302e313a3936303002000d31302e302e302e313a33313831";
+        assert_eq!(&encoded[..encoded.len() - 8], fields);
+        assert_eq!(GatewayInfo::decode(&both.id, &both.encode()).unwrap(), both);
         assert_eq!(layout::gateway_key("10.0.0.1:9600").unwrap().as_str(), "/thermocline/gateways/10.0.0.1:9600");
     }
 
@@ -160,7 +189,7 @@ mod tests {
         let store: Arc<dyn MetadataStore> = Arc::new(MemoryStore::new());
         let gateways = Gateways::new(store.clone());
         let lease = store.grant_lease(Duration::from_secs(10)).await.unwrap();
-        for bad in [gateway("a/b", 1), gateway("", 1), GatewayInfo { id: "a".into(), endpoint: String::new() }] {
+        for bad in [gateway("a/b", 1), gateway("", 1), GatewayInfo { endpoint: String::new(), ..gateway("a", 1) }] {
             assert_eq!(gateways.register(&bad, lease).await.unwrap_err().kind(), ErrorKind::Invalid, "{bad:?}");
         }
     }

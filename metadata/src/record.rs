@@ -95,6 +95,11 @@ impl<'a> RecordReader<'a> {
         found.map(|(_, value)| *value).ok_or_else(|| self.fault(tag, "is missing"))
     }
 
+    /// Whether the record has a field, for those that may be left out.
+    pub(crate) fn has(&self, tag: u8) -> bool {
+        self.fields.iter().any(|(found, _)| *found == tag)
+    }
+
     pub(crate) fn number(&self, tag: u8) -> Result<u64, Error> {
         let bytes = self.bytes(tag)?;
         Ok(u64::from_be_bytes(bytes.try_into().map_err(|_| self.fault(tag, "is not 8 bytes"))?))

@@ -28,7 +28,7 @@ pub struct OffloaderConfig {
     pub owner_ttl: Span,
     /// The longest wait for the next entry from bookies.
     pub read_timeout: Span,
-    /// The longest wait for an entry through the gateway, when a release is proved.
+    /// The longest wait for entries through one cold id, when a release is proved.
     pub probe_timeout: Span,
     /// The longest a job may take for one ledger; then it is given up and begun anew later.
     pub ledger_deadline: Span,
@@ -61,6 +61,11 @@ impl Default for OffloaderConfig {
 }
 
 impl OffloaderConfig {
+    /// How long a release waits for its cold ids to be registered and served before it is put off: part of `probe_timeout`.
+    pub fn registration_patience(&self) -> Duration {
+        self.probe_timeout.duration() / 3
+    }
+
     /// Checks what the types cannot.
     ///
     /// # Errors

@@ -17,6 +17,8 @@ pub enum ErrorKind {
     Busy,
     /// The cold store, the metadata store, the bookies or the gateway did not do it; trying again later may work.
     Unavailable,
+    /// Nobody serves the ledger's cold ids, so it is not released yet. No failure: it is tried again by itself.
+    Waiting,
     /// Whether the last step was done is not known; the next try finds out.
     Unknown,
     /// Bytes are not what they must be. The text names the ledger and the object.

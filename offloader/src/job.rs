@@ -55,7 +55,7 @@ impl Job<'_> {
                     }
                 }
                 Plan::Settle => uploaded |= self.settle(record, attempt).await?,
-                Plan::Release => released |= Box::pin(self.release(record)).await?,
+                Plan::Release => released |= Box::pin(self.release(record, wanted)).await?,
                 end => {
                     return Ok(OffloadReport {
                         ledger: self.ledger,

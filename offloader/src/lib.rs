@@ -14,12 +14,12 @@
 //!    the cold record, the catalog entry appears, the attempt ends. A record changed meanwhile is taken anew and committed again,
 //!    never uploaded again.
 //! 5. *Release*, once the hot retention is over: size and footer of the object are read past every cache, first and last entry
-//!    through the gateway and compared; then one compare-and-swap on exactly the version that was proved puts cold ids in the
+//!    through each of its cold ids over BookKeeper's protocol and compared; then one compare-and-swap on exactly the version that was proved puts cold ids in the
 //!    place of all members.
 //!
 //! ## Consistency
 //! A ledger is never without a tier that has all of it: its record names an object only after the object was read back, and drops
-//! the bookies only after the gateway served from that object. Nothing is deleted here, least of all in an error path: an attempt
+//! the bookies only after gateways served that object under each of its cold ids. Nothing is deleted here, least of all in an error path: an attempt
 //! that ends without a commit is marked abandoned, which condemns its object for the sweeper.
 //!
 //! A ledger without entries needs no object. It stays as it is, named by its bookies, and counts as hot: "nothing to offload".
@@ -36,14 +36,12 @@
 mod client_source;
 mod config;
 mod error;
-mod gateway_probe;
 mod job;
 mod metrics;
 mod observe;
 mod offloader;
 mod owner;
 pub mod plan;
-mod registered_probe;
 mod release;
 mod report;
 mod scan;
@@ -51,18 +49,19 @@ mod seen;
 mod service;
 mod settle;
 mod source;
+mod waiting;
+mod wire_probe;
 
 pub use client_source::ClientSource;
 pub use config::OffloaderConfig;
 pub use error::{Error, ErrorKind, Result};
-pub use gateway_probe::GatewayProbe;
 pub use observe::{NoObserver, Step, StepObserver, Verdict};
 pub use offloader::{Offloader, OffloaderParts};
-pub use registered_probe::RegisteredProbe;
-pub use release::{Probed, ReleaseProbe};
+pub use release::ReleaseProbe;
 pub use report::{OffloadReport, Tallies};
 pub use service::{StatusSource, TieringService};
 pub use source::{EntrySource, EntryStream};
+pub use wire_probe::WireProbe;
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]

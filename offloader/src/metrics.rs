@@ -15,7 +15,7 @@ use crate::{OffloadReport, Result};
 
 const JOBS: Def = Def::new(
     "thermocline_offloader_jobs",
-    "Jobs that ended: settled a ledger, released it, did both, found nothing to do, were left to another offloader, failed, or were stopped.",
+    "Jobs that ended: settled a ledger, released it, did both, found nothing to do, were left to another offloader, wait for a gateway, failed, or were stopped.",
 );
 const RUNNING: Def = Def::new("thermocline_offloader_jobs_settling", "Jobs between claim and commit.");
 const STEP_SECONDS: Def = Def::new("thermocline_offloader_step_seconds", "Time of a step of a job that was done.");
@@ -59,6 +59,7 @@ labels! {
         Both = "settled-and-released",
         Nothing = "nothing",
         Busy = "left-to-another",
+        Waiting = "waiting",
         Failed = "failed",
         Stopped = "stopped",
     }
@@ -157,6 +158,7 @@ impl Metrics {
             },
             Err(error) => match error.kind() {
                 ErrorKind::Busy => JobEnd::Busy,
+                ErrorKind::Waiting => JobEnd::Waiting,
                 ErrorKind::Stopped => JobEnd::Stopped,
                 _ => JobEnd::Failed,
             },

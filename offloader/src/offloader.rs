@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cold::ColdStore;
@@ -8,7 +9,7 @@ use common::metrics::Set;
 use common::rng::Rng;
 use common::shutdown::TaskTree;
 use ledger::LedgerId;
-use metadata::{Attempts, Catalog, InstanceId, Ledgers, MetadataStore};
+use metadata::{Attempts, Catalog, ColdShards, InstanceId, Ledgers, MetadataStore};
 use tokio::sync::{Mutex as AsyncMutex, Semaphore, oneshot};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -18,6 +19,7 @@ use crate::owner::Owner;
 use crate::plan::{Plan, Why};
 use crate::report::Counters;
 use crate::seen::Seen;
+use crate::waiting::Waiting;
 use crate::{EntrySource, OffloadReport, OffloaderConfig, ReleaseProbe, StepObserver, Tallies};
 
 /// What an offloader is made of.
@@ -67,6 +69,11 @@ pub(crate) struct Inner {
     pub(crate) observer: Arc<dyn StepObserver>,
     pub(crate) owner: Owner,
     pub(crate) seen: Seen,
+    /// Whether releases wait for gateways.
+    pub(crate) waiting: Waiting,
+    pub(crate) cold_shards: ColdShards,
+    /// Members for which the cluster is known to have named cold ids.
+    pub(crate) names_ensured: AtomicU32,
     pub(crate) counters: Counters,
     pub(crate) metrics: Metrics,
     /// One job at a time for each ledger: whoever comes second waits, and finds the work done.
@@ -82,6 +89,7 @@ impl Offloader {
     /// [`ErrorKind::Config`] when the settings cannot work.
     pub fn new(parts: OffloaderParts, config: OffloaderConfig) -> Result<Self> {
         config.validate()?;
+        let cold_shards = ColdShards::new(Arc::clone(&parts.metadata));
         let owner = Owner::new(Arc::clone(&parts.metadata), parts.rng.clone(), config.owner_ttl.duration());
         let inner = Inner {
             ledgers: Ledgers::new(Arc::clone(&parts.metadata)),
@@ -99,6 +107,9 @@ impl Offloader {
             observer: parts.observer,
             owner,
             seen: Seen::default(),
+            waiting: Waiting::default(),
+            cold_shards,
+            names_ensured: AtomicU32::new(0),
             counters: Counters::default(),
             metrics: Metrics::new(),
             turns: Mutex::default(),
@@ -162,6 +173,11 @@ impl Offloader {
         self.inner.counters.tallies()
     }
 
+    /// What releases wait for; `None` when they do not.
+    pub fn releases_wait_for(&self) -> Option<String> {
+        self.inner.waiting.why()
+    }
+
     /// Jobs between claim and commit.
     pub fn running(&self) -> u64 {
         self.inner.counters.running.load(std::sync::atomic::Ordering::Relaxed)
@@ -195,7 +211,7 @@ impl Inner {
             Some(Ok(result)) => result,
         };
         self.metrics.job_ended(&result);
-        if result.is_err() {
+        if result.as_ref().is_err_and(|error| error.kind() != ErrorKind::Waiting) {
             Counters::add(&self.counters.failed, 1);
         }
         result

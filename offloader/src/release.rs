@@ -1,48 +1,56 @@
-//! Releasing: prove that the gateway serves the ledger from its object, then put cold ids in the place of its members.
+//! Releasing: prove that gateways serve the ledger from its object under its cold ids, then put these in the place of its members.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use cold::ObjectReader;
-use ledger::{ColdId, ColdRecord, Entry, EntryId, LedgerId, Password};
-use metadata::{LedgerRecord, WriteError};
+use ledger::{ColdId, ColdRecord, EntryId, LedgerId, LedgerMetadata};
+use metadata::{ColdNames, LedgerRecord, WriteError};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::job::Job;
+use crate::job::{Job, Wanted};
 use crate::observe::Step;
 use crate::report::Counters;
 
-/// An entry as a reader of the cold tier gets it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Probed {
-    /// The user's bytes.
-    pub payload: Bytes,
-    /// The last confirmed entry its writer knew.
-    pub last_confirmed: Option<EntryId>,
-    /// The ledger length its writer counted.
-    pub length: u64,
-}
-
-/// How readers will get at a released ledger: through a gateway, from its object only.
+/// How clients will get at a released ledger: through its cold ids, over BookKeeper's protocol.
 #[async_trait]
 pub trait ReleaseProbe: Send + Sync + 'static {
-    /// Reads one entry as a reader would, from the cold tier only: bookies MUST NOT answer, whether they could or not.
+    /// Reads entries through one cold id, as a client does that knows nothing of tiers. Gives their bodies in the order asked for.
     ///
     /// # Errors
-    /// When the gateway does not serve it.
-    async fn read_cold(&self, ledger: LedgerId, entry: EntryId, password: Option<&Password>) -> Result<Probed>;
+    /// [`ErrorKind::Waiting`] while nobody serves the id, which may change; [`ErrorKind::Damaged`] when it is served wrongly.
+    async fn read(&self, id: &ColdId, ledger: LedgerId, entries: &[EntryId]) -> Result<Vec<Bytes>>;
 }
 
 const DOING: &str = "release";
+/// Members that cold ids are registered for at least: the ensemble of ledgers whose creator does not say.
+const MEMBERS_DEFAULT: u32 = 3;
+/// The shortest pause before the policy tries again to release when nobody serves cold ids.
+const RELEASE_PAUSE: Duration = Duration::from_secs(2);
 
 impl Job<'_> {
     /// Proves and releases. False: the record changed meanwhile, and the ledger must be looked at again.
-    pub(crate) async fn release(&self, record: LedgerRecord) -> Result<bool> {
-        self.step(Step::ProveRelease, Box::pin(self.prove(&record))).await?;
-        self.step(Step::Release, self.swap(record)).await
+    pub(crate) async fn release(&self, record: LedgerRecord, wanted: Wanted) -> Result<bool> {
+        if wanted == Wanted::Policy
+            && let Some(why) = self.at.waiting.holds(self.at.clock.now())
+        {
+            return Err(Error::new(ErrorKind::Waiting, why));
+        }
+        let ids = self.cold_ids(&record.metadata)?;
+        self.step(Step::ProveRelease, Box::pin(self.prove(&record, &ids))).await?;
+        self.step(Step::Release, self.swap(record, &ids)).await
     }
 
-    /// Everything about the object is asked of the store now, past every cache; what the gateway serves is compared with it.
-    async fn prove(&self, record: &LedgerRecord) -> Result<()> {
+    fn cold_ids(&self, metadata: &LedgerMetadata) -> Result<Vec<ColdId>> {
+        let config = &self.at.config;
+        ColdId::for_ledger(self.ledger, metadata.quorums().ensemble(), &config.cold_domain, config.cold_port)
+            .map_err(|error| self.refuse(ErrorKind::Unsuitable, "its members cannot be replaced").caused_by(error))
+    }
+
+    /// Everything about the object is asked of the store now, past every cache; what each cold id serves is compared with it.
+    async fn prove(&self, record: &LedgerRecord, ids: &[ColdId]) -> Result<()> {
         let metadata = &record.metadata;
         let cold = ColdRecord::from_metadata(metadata);
         let cold =
@@ -68,7 +76,8 @@ impl Job<'_> {
         let digester = metadata.digester();
         let mut ends = vec![EntryId::ZERO];
         ends.extend(Some(last).filter(|last| *last != EntryId::ZERO));
-        for id in ends {
+        let mut bodies = Vec::with_capacity(ends.len());
+        for &id in &ends {
             let row = reader.read_entry(id).await.map_err(failed)?;
             let entry = row.and_then(|row| row.to_entry()).ok_or_else(|| {
                 let why = format_args!("object {key} does not have entry {id}");
@@ -78,7 +87,14 @@ impl Job<'_> {
                 let why = format_args!("entry {id} of object {key} does not have its writer's digest");
                 return Err(Error::of_ledger(ErrorKind::Damaged, DOING, self.ledger, why));
             }
-            self.gateway_agrees(&entry, &key, metadata.password()).await?;
+            bodies.push(entry.to_body());
+        }
+        self.ensure_names(ids.len()).await?;
+        for id in ids {
+            self.served_alike(id, &ends, &bodies, &key).await?;
+        }
+        if self.at.waiting.end() {
+            tracing::info!("releases go on: cold ids are served");
         }
         Ok(())
     }
@@ -94,31 +110,62 @@ impl Job<'_> {
         Err(Error::of_ledger(ErrorKind::Damaged, DOING, self.ledger, why))
     }
 
-    async fn gateway_agrees(&self, entry: &Entry, key: &str, password: Option<&Password>) -> Result<()> {
-        let id = entry.header.entry;
-        let limit = self.at.config.probe_timeout;
-        let probe = self.at.probe.read_cold(self.ledger, id, password);
-        let served = tokio::time::timeout(limit.duration(), probe).await.map_err(|_| {
-            let why = format_args!("the gateway gave no entry {id} of object {key} within {limit}");
-            Error::of_ledger(ErrorKind::Timeout, DOING, self.ledger, why)
-        })??;
-        let expected = Probed {
-            payload: entry.payload.clone(),
-            last_confirmed: entry.header.last_confirmed,
-            length: entry.header.length,
-        };
-        if served == expected {
+    /// Sees to it that gateways register the cold ids of ledgers with so many members.
+    async fn ensure_names(&self, members: usize) -> Result<()> {
+        let members = u32::try_from(members).unwrap_or(u32::MAX);
+        if self.at.names_ensured.load(Ordering::Relaxed) >= members {
             return Ok(());
         }
-        let why = format_args!("the gateway's entry {id} is not the one in object {key}");
-        Err(Error::of_ledger(ErrorKind::Damaged, DOING, self.ledger, why))
+        let config = &self.at.config;
+        let names = ColdNames {
+            domain: config.cold_domain.clone(),
+            port: config.cold_port,
+            members: members.max(MEMBERS_DEFAULT),
+        };
+        let ensured = self.at.cold_shards.ensure_names(&names).await.map_err(|error| match error.kind() {
+            metadata::ErrorKind::Refused | metadata::ErrorKind::Invalid => {
+                self.refuse(ErrorKind::Config, "its cold ids have no names here").caused_by(error)
+            }
+            _ => Error::metadata(DOING, self.ledger, error),
+        })?;
+        self.at.names_ensured.fetch_max(ensured.members, Ordering::Relaxed);
+        Ok(())
     }
 
-    async fn swap(&self, record: LedgerRecord) -> Result<bool> {
-        let quorums = record.metadata.quorums();
+    async fn served_alike(&self, id: &ColdId, entries: &[EntryId], expected: &[Bytes], key: &str) -> Result<()> {
+        let limit = self.at.config.probe_timeout;
+        let read = tokio::time::timeout(limit.duration(), self.at.probe.read(id, self.ledger, entries)).await;
+        let served = match read {
+            Ok(Err(error)) if error.kind() == ErrorKind::Waiting => return Err(self.wait(error)),
+            Ok(served) => served?,
+            Err(_) => {
+                let why = format_args!("cold id {id} gave no entries of object {key} within {limit}");
+                return Err(self.wait(Error::of_ledger(ErrorKind::Waiting, DOING, self.ledger, why)));
+            }
+        };
+        for (place, (entry, body)) in entries.iter().zip(expected).enumerate() {
+            if served.get(place) != Some(body) {
+                let why = format_args!("entry {entry} through cold id {id} is not the one in object {key}");
+                return Err(Error::of_ledger(ErrorKind::Damaged, DOING, self.ledger, why));
+            }
+        }
+        Ok(())
+    }
+
+    /// Nobody serves a cold id, which is no failure of the ledger: its release waits, and the status says for what.
+    fn wait(&self, error: Error) -> Error {
         let config = &self.at.config;
-        let released = ColdId::for_ledger(self.ledger, quorums.ensemble(), &config.cold_domain, config.cold_port)
-            .and_then(|ids| record.metadata.released_to(&ids))
+        let pause = config.scan_interval.duration().max(RELEASE_PAUSE);
+        if self.at.waiting.begin(error.to_string(), self.at.clock.now(), pause) {
+            tracing::warn!(error = error.chain(), "releases wait; ledgers are settled meanwhile");
+        }
+        error
+    }
+
+    async fn swap(&self, record: LedgerRecord, ids: &[ColdId]) -> Result<bool> {
+        let released = record
+            .metadata
+            .released_to(ids)
             .map_err(|error| self.refuse(ErrorKind::Unsuitable, "its members cannot be replaced").caused_by(error))?;
         match self.at.ledgers.update(self.ledger, &released, record.version).await {
             Ok(_) => {

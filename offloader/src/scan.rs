@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::error::Error as StdError;
+use std::time::Duration;
 
 use futures::StreamExt as _;
 use ledger::{LedgerId, LedgerMetadata};
@@ -14,6 +15,8 @@ use crate::offloader::Inner;
 use crate::plan::{self, AttemptFacts, Facts, Order, Plan};
 
 const PAGE: usize = 256;
+/// The longest pause before a ledger whose cold ids nobody served is tried again.
+const WAITING_PAUSE_MAX: Duration = Duration::from_secs(30);
 
 impl Inner {
     pub(crate) async fn scan_until_stopped(&self) {
@@ -94,7 +97,11 @@ impl Inner {
             return false;
         }
         (facts.closed_since, facts.settled_since) = (sight.closed_since, sight.settled_since);
-        matches!(plan::decide(&facts, order), Plan::Settle | Plan::Release | Plan::AbandonAttempt)
+        match plan::decide(&facts, order) {
+            Plan::Settle | Plan::AbandonAttempt => true,
+            Plan::Release => self.waiting.holds(now).is_none(),
+            _ => false,
+        }
     }
 
     async fn work(&self, due: Vec<LedgerId>) {
@@ -112,9 +119,12 @@ impl Inner {
             ErrorKind::NoSuchLedger => self.seen.forget(id),
             ErrorKind::Stopped => {}
             kind => {
-                let (first, longest) = (self.config.scan_interval, self.config.failure_pause_max);
-                self.seen.failed(id, self.clock.now(), first.duration(), longest.duration());
-                if kind == ErrorKind::Busy {
+                let (first, longest) = (self.config.scan_interval.duration(), self.config.failure_pause_max.duration());
+                // What waits for gateways is not at fault itself, and goes on soon after they are back.
+                let longest = if kind == ErrorKind::Waiting { longest.min(WAITING_PAUSE_MAX) } else { longest };
+                self.seen.failed(id, self.clock.now(), first, longest);
+                // Why releases wait is told once, and by the status.
+                if matches!(kind, ErrorKind::Busy | ErrorKind::Waiting) {
                     tracing::debug!(ledger_id = id.get(), error = &error as &dyn StdError, "ledger left to others");
                 } else {
                     tracing::warn!(

@@ -87,7 +87,8 @@ impl TieringService {
 
     async fn bookies(&self) -> Result<Vec<v1::BookieStatus>, Status> {
         let mut out = Vec::new();
-        for (id, info, writable) in self.bookies.list().await.map_err(|error| unavailable("list bookies", &error))? {
+        let listed = self.bookies.list().await.map_err(|error| unavailable("list bookies", &error))?;
+        for (id, info, writable) in listed.into_iter().filter(|(id, ..)| !ledger::is_cold(id)) {
             let disk_bytes = self.source.disk_bytes(&id).await;
             out.push(v1::BookieStatus { bookie_id: id.to_string(), address: info.address, writable, disk_bytes });
         }
@@ -146,6 +147,7 @@ impl Tiering for TieringService {
             cold_store: inner.cold.name().to_owned(),
             offloads_running: self.offloader.running(),
             budgets: budgets.collect(),
+            releases_wait_for: self.offloader.releases_wait_for(),
             ..v1::StatusResponse::default()
         };
         self.count(&mut status).await?;
@@ -165,7 +167,7 @@ fn status_of(error: &Error) -> Status {
     let code = match error.kind() {
         ErrorKind::NoSuchLedger => tonic::Code::NotFound,
         ErrorKind::NotClosed | ErrorKind::Unsuitable | ErrorKind::Config => tonic::Code::FailedPrecondition,
-        ErrorKind::Busy | ErrorKind::Unavailable | ErrorKind::Stopped => tonic::Code::Unavailable,
+        ErrorKind::Busy | ErrorKind::Waiting | ErrorKind::Unavailable | ErrorKind::Stopped => tonic::Code::Unavailable,
         ErrorKind::Unknown => tonic::Code::Unknown,
         ErrorKind::Damaged => tonic::Code::DataLoss,
         ErrorKind::Timeout => tonic::Code::DeadlineExceeded,

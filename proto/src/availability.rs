@@ -37,6 +37,17 @@ impl AvailabilityWriter {
         }
     }
 
+    /// Adds all entries from `first` to `last`, above all added so far.
+    pub fn push_run(&mut self, first: EntryId, last: EntryId) {
+        let mut next = first.get();
+        while next <= last.get() {
+            self.end_run();
+            let end = last.get().min(next.saturating_add(RUN_ENTRIES_MAX - 1));
+            self.run = Some((next, end));
+            next = end + 1;
+        }
+    }
+
     fn end_run(&mut self) {
         let Some((first, last)) = self.run.take() else { return };
         let entries = u32::try_from(last - first + 1).expect("a run is cut at its longest");

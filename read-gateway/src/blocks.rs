@@ -104,6 +104,12 @@ pub trait BlockTable: Send + Sync + 'static {
     /// As [`BlockTable::block`].
     async fn row(&self, object: &Arc<OpenObject>, entry: EntryId) -> Result<Option<HeldRow>>;
 
+    /// The row of one entry if its row group is in memory. Fetches nothing. Cancel-safe.
+    ///
+    /// # Errors
+    /// Damage.
+    async fn cached_row(&self, object: &Arc<OpenObject>, entry: EntryId) -> Result<Option<HeldRow>>;
+
     /// Begins to fetch a row group that will be asked for soon. Only if that takes nothing from anyone; else nothing happens.
     fn prefetch(&self, object: &Arc<OpenObject>, group: usize);
 }
@@ -177,14 +183,21 @@ impl BlockTable for MokaBlocks {
 
     async fn row(&self, object: &Arc<OpenObject>, entry: EntryId) -> Result<Option<HeldRow>> {
         let Some(info) = object.reader().group_of(entry) else { return Ok(None) };
-        if let Some(block) = quietly(self.shared.cache.get(&(object.object(), info.index))).await {
-            self.shared.metrics.looked_up(Lookup::Hit);
-            let row = block.entry(entry)?;
-            return Ok(row.map(|row| HeldRow { row, _held: Held::Block(block) }));
+        if let Some(row) = self.cached_row(object, entry).await? {
+            return Ok(Some(row));
         }
-        let permit = self.shared.admit(fetch_cost(info).min(POINT_BYTES_MAX)).await?;
+        let permit = self.shared.admit(point_cost(info)).await?;
         let row = object.reader().read_entry(entry).await?;
         Ok(row.map(|row| HeldRow { row, _held: Held::Permit(permit) }))
+    }
+
+    async fn cached_row(&self, object: &Arc<OpenObject>, entry: EntryId) -> Result<Option<HeldRow>> {
+        let Some(info) = object.reader().group_of(entry) else { return Ok(None) };
+        let cached = quietly(self.shared.cache.get(&(object.object(), info.index))).await;
+        let Some(block) = cached else { return Ok(None) };
+        self.shared.metrics.looked_up(Lookup::Hit);
+        let row = block.entry(entry)?;
+        Ok(row.map(|row| HeldRow { row, _held: Held::Block(block) }))
     }
 
     fn prefetch(&self, object: &Arc<OpenObject>, group: usize) {
@@ -207,6 +220,11 @@ impl BlockTable for MokaBlocks {
 /// Encoded and decoded bytes are in memory together for a moment.
 fn fetch_cost(info: &GroupInfo) -> u64 {
     info.fetch_bytes().saturating_add(info.decoded_bytes)
+}
+
+/// What a single entry of a row group is charged while its pages are read.
+pub(crate) fn point_cost(info: &GroupInfo) -> u64 {
+    fetch_cost(info).min(POINT_BYTES_MAX)
 }
 
 /// Takes a fetch off the list of those under way, however it ends.

@@ -1,5 +1,7 @@
 //! Entries from the object store.
 
+pub(crate) mod bodies;
+
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -53,19 +55,24 @@ impl ColdTier {
     }
 
     async fn open(&self, ledger: LedgerId, metadata: &LedgerMetadata) -> Result<Arc<OpenObject>> {
-        let damaged = |what: String| Error::new(ErrorKind::Damaged, format!("read ledger {ledger}: {what}"));
-        let record = ColdRecord::from_metadata(metadata)
-            .map_err(|error| {
-                Error::because(ErrorKind::Damaged, format!("read ledger {ledger}: read its cold record"), error)
-            })?
-            .ok_or_else(|| damaged("its metadata names no object".to_owned()))?;
-        let expected = metadata.last_entry().map_or(0, |last| last.next().get());
-        if record.entries != expected {
-            let found = record.entries;
-            return Err(damaged(format!("its cold record counts {found} entries, its metadata {expected}")));
-        }
-        self.objects.open(ledger, &record).await
+        self.objects.open(ledger, &cold_record(ledger, metadata)?).await
     }
+}
+
+/// The cold record of a closed ledger, which must name an object and agree with the ledger's end.
+fn cold_record(ledger: LedgerId, metadata: &LedgerMetadata) -> Result<ColdRecord> {
+    let damaged = |what: String| Error::new(ErrorKind::Damaged, format!("read ledger {ledger}: {what}"));
+    let record = ColdRecord::from_metadata(metadata)
+        .map_err(|error| {
+            Error::because(ErrorKind::Damaged, format!("read ledger {ledger}: read its cold record"), error)
+        })?
+        .ok_or_else(|| damaged("its metadata names no object".to_owned()))?;
+    let expected = metadata.last_entry().map_or(0, |last| last.next().get());
+    if record.entries != expected {
+        let found = record.entries;
+        return Err(damaged(format!("its cold record counts {found} entries, its metadata {expected}")));
+    }
+    Ok(record)
 }
 
 /// Holds rows to what the ledger says they must be.

@@ -1,5 +1,10 @@
+use std::time::Duration;
+
 use config::{ByteSize, Span};
 use serde::{Deserialize, Serialize};
+
+/// A shorter deadline would be over before an object is opened.
+const MIN_DEADLINE: Duration = Duration::from_millis(100);
 
 /// Settings of a read gateway.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -12,6 +17,9 @@ pub struct GatewayConfig {
     pub footer_cache_bytes: ByteSize,
     /// Memory for messages on their way to readers, about 1 MiB for each that reads at full speed. At least 8 MiB.
     pub send_bytes: ByteSize,
+    /// Memory for the first and last entries of ledgers that clients of BookKeeper's protocol ask for when everything else is used up.
+    /// Auditors judge ledgers by them. At least 16 MiB.
+    pub ends_bytes: ByteSize,
     /// Payload bytes a reader may be sent before it grants any, when it does not say.
     pub initial_credit_bytes: ByteSize,
     /// How long one batch of entries may take to come from a tier before the other tier is tried.
@@ -20,6 +28,12 @@ pub struct GatewayConfig {
     pub memory_timeout: Span,
     /// How long a reader may neither take a message nor grant credit before its stream is ended.
     pub session_idle: Span,
+    /// How long a request of BookKeeper's protocol is tried before its client is told to try again later. Less than the client's own
+    /// timeout, which is 5 s by default.
+    pub bookkeeper_deadline: Span,
+    /// Connections of BookKeeper's protocol that may be open at one time; each takes some KiB while it is idle. A client has some to
+    /// each cold id, of which there are 64 for each member of an ensemble.
+    pub bookkeeper_connections_max: usize,
     /// Ledgers that may have a live writer here at one time; each takes some tens of KiB.
     pub writers_max: usize,
     /// Bookies a new ledger is spread over, when its creator does not say.
@@ -36,10 +50,13 @@ impl Default for GatewayConfig {
             cache_bytes: ByteSize::mib(128),
             footer_cache_bytes: ByteSize::mib(16),
             send_bytes: ByteSize::mib(32),
+            ends_bytes: ByteSize::mib(16),
             initial_credit_bytes: ByteSize::mib(4),
             read_timeout: Span::secs(60),
             memory_timeout: Span::secs(20),
             session_idle: Span::secs(600),
+            bookkeeper_deadline: Span::secs(4),
+            bookkeeper_connections_max: 16_384,
             writers_max: 10_000,
             ensemble_size: 3,
             write_quorum: 3,
@@ -77,6 +94,13 @@ impl GatewayConfig {
         at_least("cache_bytes", self.cache_bytes, ByteSize::mib(16))?;
         at_least("footer_cache_bytes", self.footer_cache_bytes, ByteSize::mib(1))?;
         at_least("send_bytes", self.send_bytes, ByteSize::mib(8))?;
+        at_least("ends_bytes", self.ends_bytes, ByteSize::mib(16))?;
+        if self.bookkeeper_connections_max == 0 || self.bookkeeper_deadline.duration() < MIN_DEADLINE {
+            return Err(InvalidConfig(
+                "check gateway settings: bookkeeper_connections_max must be at least 1, bookkeeper_deadline at least 100ms"
+                    .to_owned(),
+            ));
+        }
         at_least("initial_credit_bytes", self.initial_credit_bytes, ByteSize::new(1))?;
         ledger::Quorums::new(self.ensemble_size, self.write_quorum, self.ack_quorum)
             .map(|_| ())

@@ -73,12 +73,52 @@ impl ObjectCache {
             return Ok(object);
         }
         // In a box, because it is large and rare.
-        let opening = Box::pin(self.cache.try_get_with(record.object, self.read(ledger, record)));
+        let opening = Box::pin(self.cache.try_get_with(record.object, async {
+            let permit = self.admit(record).await?;
+            self.read(ledger, record, permit).await
+        }));
         let opened = quietly(opening).await;
         opened.map_err(|error| Error::clone(&error))
     }
 
-    async fn read(&self, ledger: LedgerId, record: &ColdRecord) -> Result<Arc<OpenObject>> {
+    /// As [`ObjectCache::open`], for those who must not wait for memory that others use up: then the footer is charged to `reserve`,
+    /// and is not kept.
+    ///
+    /// # Errors
+    /// Damage, or an unreachable store.
+    pub(crate) async fn open_with_reserve(
+        &self,
+        ledger: LedgerId,
+        record: &ColdRecord,
+        reserve: &ByteBudget,
+    ) -> Result<Arc<OpenObject>> {
+        if let Some(object) = quietly(self.cache.get(&record.object)).await {
+            return Ok(object);
+        }
+        match self.budget.try_acquire(opening_bytes(record)) {
+            Some(permit) => {
+                let opening = Box::pin(self.cache.try_get_with(record.object, self.read(ledger, record, permit)));
+                quietly(opening).await.map_err(|error| Error::clone(&error))
+            }
+            None => {
+                let permit = reserve.acquire(opening_bytes(record)).await;
+                Box::pin(self.read(ledger, record, permit)).await
+            }
+        }
+    }
+
+    async fn admit(&self, record: &ColdRecord) -> Result<BytePermit> {
+        let bytes = opening_bytes(record);
+        if let Some(permit) = self.budget.try_acquire(bytes) {
+            return Ok(permit);
+        }
+        // Evictions happen lazily; what has been evicted must give its bytes back now.
+        quietly(self.cache.run_pending_tasks()).await;
+        let admitted = tokio::time::timeout(self.memory_timeout, self.budget.acquire(bytes)).await;
+        admitted.map_err(|_| no_room(&self.budget))
+    }
+
+    async fn read(&self, ledger: LedgerId, record: &ColdRecord, mut permit: BytePermit) -> Result<Arc<OpenObject>> {
         if record.store_id != self.store.store_id() {
             let key = record.object_key(&self.instance_id, ledger);
             let (theirs, ours) = (record.store_id, self.store.store_id());
@@ -86,22 +126,16 @@ impl ObjectCache {
                 format!("read object {key}: it lies in cold store {theirs}, this gateway is set up for store {ours}");
             return Err(Error::new(ErrorKind::Unavailable, message));
         }
-        let bytes = u64::from(record.footer_bytes).saturating_mul(PARSE_FACTOR);
-        let mut permit = match self.budget.try_acquire(bytes) {
-            Some(permit) => permit,
-            None => {
-                // Evictions happen lazily; what has been evicted must give its bytes back now.
-                quietly(self.cache.run_pending_tasks()).await;
-                tokio::time::timeout(self.memory_timeout, self.budget.acquire(bytes))
-                    .await
-                    .map_err(|_| no_room(&self.budget))?
-            }
-        };
         let reader = ObjectReader::open(&self.store, &self.instance_id, ledger, record).await?;
         permit.shrink_to(reader.memory_bytes());
         self.metrics.object_opened();
         Ok(Arc::new(OpenObject { reader, object: record.object, _permit: permit }))
     }
+}
+
+/// What opening an object takes.
+fn opening_bytes(record: &ColdRecord) -> u64 {
+    u64::from(record.footer_bytes).saturating_mul(PARSE_FACTOR)
 }
 
 /// The error of a wait for memory that took too long.

@@ -5,34 +5,55 @@ use std::time::Duration;
 
 use common::shutdown::TaskTree;
 use metadata::{Error, GatewayInfo, Gateways, LeaseId, MetadataStore};
+use tokio::sync::watch;
 
-/// Life of the registration without a sign of life. Whoever meets a dead gateway meanwhile tries the next one.
-const TTL: Duration = Duration::from_secs(10);
+use crate::ownership::{Ownership, Shards};
+
+/// Life of the registration without a sign of life. It bounds how long cold ids lead to a gateway that died: they lead to another
+/// one within 10 s, this time, the store's own and that of the others' look included.
+pub(crate) const TTL: Duration = Duration::from_secs(6);
 /// Pause between tries to register.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// The registration of a gateway.
+/// The registration of a gateway, and with it its part in owning cold ids.
 pub struct Registration {
     store: Arc<dyn MetadataStore>,
     gateways: Gateways,
     gateway: GatewayInfo,
+    shards: Shards,
 }
 
 impl Registration {
-    /// The registration of `gateway` in `store`.
+    /// The registration of `gateway` in `store`. One that answers BookKeeper's protocol takes its share of the cold ids, and tells
+    /// `shards` which.
     #[must_use]
-    pub fn new(store: Arc<dyn MetadataStore>, gateway: GatewayInfo) -> Self {
-        Self { gateways: Gateways::new(Arc::clone(&store)), store, gateway }
+    pub fn new(store: Arc<dyn MetadataStore>, gateway: GatewayInfo, shards: Shards) -> Self {
+        Self { gateways: Gateways::new(Arc::clone(&store)), store, gateway, shards }
     }
 
     /// Registers, keeps the registration alive until `tasks` is asked to stop, then ends it. A registration that is lost is made
     /// anew, however long the metadata store is away meanwhile: the gateway serves what it can without it.
     pub async fn run(self, tasks: TaskTree) {
-        let stop = tasks.token().clone();
-        let mut lease = None;
+        let (lease, held) = watch::channel(None);
+        let owning = async {
+            if let Some(address) = &self.gateway.bookkeeper {
+                let store = Arc::clone(&self.store);
+                Ownership::new(store, &self.gateway, address, self.shards.clone()).run(held, &tasks).await;
+            }
+        };
+        tokio::join!(self.keep(&lease, &tasks), owning);
+        // The lease takes registration and shards with it at once.
+        if let Some(lease) = lease.send_replace(None)
+            && let Err(error) = self.store.revoke(lease).await
+        {
+            tracing::debug!(error = &error as &dyn std::error::Error, "the registration ends by itself");
+        }
+    }
+
+    async fn keep(&self, lease: &watch::Sender<Option<LeaseId>>, tasks: &TaskTree) {
         let mut told = false;
-        while !stop.is_cancelled() {
-            let wait = match self.beat(&mut lease).await {
+        while !tasks.is_stopping() {
+            let wait = match self.beat(lease).await {
                 Ok(()) => {
                     if told {
                         tracing::info!(gateway = self.gateway.id, "the gateway is registered again");
@@ -53,27 +74,25 @@ impl Registration {
                     RETRY
                 }
             };
-            stop.run_until_cancelled(tokio::time::sleep(wait)).await;
-        }
-        if let Some(lease) = lease
-            && let Err(error) = self.store.revoke(lease).await
-        {
-            tracing::debug!(error = &error as &dyn std::error::Error, "the registration ends by itself");
+            tasks.token().run_until_cancelled(tokio::time::sleep(wait)).await;
         }
     }
 
     /// Brings the registration to what it should be.
-    async fn beat(&self, lease: &mut Option<LeaseId>) -> Result<(), Error> {
-        if let Some(held) = *lease {
+    async fn beat(&self, lease: &watch::Sender<Option<LeaseId>>) -> Result<(), Error> {
+        let held = *lease.borrow();
+        if let Some(held) = held {
             match self.store.keep_alive(held).await {
                 Ok(()) if self.gateways.is_registered(&self.gateway).await? => return Ok(()),
                 Ok(()) => return self.gateways.register(&self.gateway, held).await,
-                Err(error) if error.kind() == metadata::ErrorKind::LeaseGone => *lease = None,
+                Err(error) if error.kind() == metadata::ErrorKind::LeaseGone => {
+                    lease.send_replace(None);
+                }
                 Err(error) => return Err(error),
             }
         }
         let granted = self.store.grant_lease(TTL).await?;
-        *lease = Some(granted);
+        lease.send_replace(Some(granted));
         self.gateways.register(&self.gateway, granted).await
     }
 }
@@ -98,9 +117,12 @@ mod tests {
     async fn a_gateway_stays_registered_until_it_stops() {
         let store: Arc<dyn MetadataStore> = Arc::new(MemoryStore::new());
         let gateways = Gateways::new(store.clone());
-        let gateway = GatewayInfo { id: "a".to_owned(), endpoint: "http://127.0.0.1:1".to_owned() };
+        let gateway = GatewayInfo { id: "a".to_owned(), endpoint: "http://127.0.0.1:1".to_owned(), bookkeeper: None };
         let tasks = TaskTree::root("test");
-        tasks.spawn("registration", Registration::new(store.clone(), gateway.clone()).run(tasks.clone()));
+        tasks.spawn(
+            "registration",
+            Registration::new(store.clone(), gateway.clone(), Shards::default()).run(tasks.clone()),
+        );
         wait_for(&gateways, 1).await;
         tokio::time::sleep(TTL * 5).await;
         assert_eq!(gateways.list().await.unwrap(), std::slice::from_ref(&gateway));

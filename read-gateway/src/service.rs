@@ -7,6 +7,7 @@ use client::{Client, CreateOptions, OpenMode, Opened};
 use cold::ColdStore;
 use common::budget::ByteBudget;
 use common::metrics::Set;
+use common::net::Listener;
 use common::shutdown::TaskTree;
 use futures::stream::{BoxStream, StreamExt as _};
 use ledger::{LedgerId, Password, Quorums};
@@ -22,8 +23,10 @@ use crate::cold_tier::ColdTier;
 use crate::config::GatewayConfig;
 use crate::describe::{RESERVED_PREFIX, describe, digest_type};
 use crate::error::{Error, ErrorKind, Result};
+use crate::front::{self, Front};
 use crate::metrics::{Metrics, Stream as StreamKind};
 use crate::objects::ObjectCache;
+use crate::ownership::Shards;
 use crate::reading::{Tiers, check_password, ledger_id};
 use crate::session::Session;
 use crate::writers::{self, Writers};
@@ -60,8 +63,9 @@ struct Gateway {
     instance_id: String,
     config: GatewayConfig,
     tasks: TaskTree,
-    budgets: [ByteBudget; 3],
+    budgets: [ByteBudget; 4],
     blocks: MokaBlocks,
+    front: Arc<Front>,
 }
 
 impl LedgersService {
@@ -72,6 +76,7 @@ impl LedgersService {
         let blocks = parts.budget.child("gateway blocks", config.cache_bytes.bytes());
         let footers = parts.budget.child("gateway footers", config.footer_cache_bytes.bytes());
         let send = parts.budget.child("gateway messages", config.send_bytes.bytes());
+        let ends = parts.budget.child("gateway ends", config.ends_bytes.bytes());
         let metrics = Metrics::new();
         let objects = ObjectCache::new(parts.cold, parts.instance_id.clone(), footers.clone(), memory_timeout)
             .with_metrics(metrics.clone());
@@ -86,15 +91,18 @@ impl LedgersService {
             memory_timeout,
             metrics,
         };
+        let tiers = Arc::new(tiers);
+        let front = Arc::new(Front::new(Arc::clone(&tiers), &ends, &config, tasks.clone()));
         let gateway = Gateway {
             client: parts.client,
-            tiers: Arc::new(tiers),
+            tiers,
             writers,
             instance_id: parts.instance_id,
             config,
             tasks,
-            budgets: [blocks, footers, send],
+            budgets: [blocks, footers, send, ends],
             blocks: table,
+            front,
         };
         Self { gateway: Arc::new(gateway) }
     }
@@ -115,7 +123,20 @@ impl LedgersService {
     pub fn metrics(&self) -> Set {
         let gateway = Arc::downgrade(&self.gateway);
         let live_writers = move || Some(gateway.upgrade()?.writers.ledgers().len() as f64);
-        self.gateway.tiers.metrics.shown(self.gateway.blocks.cached_bytes(), live_writers)
+        let mut set = self.gateway.tiers.metrics.shown(self.gateway.blocks.cached_bytes(), live_writers);
+        set.add(self.gateway.front.metrics());
+        set
+    }
+
+    /// Serves cold ids over BookKeeper's protocol, in the gateway's tasks, until they are asked to stop. Without it nobody can read
+    /// released ledgers but through gRPC, and nothing can be released.
+    pub fn serve_bookkeeper(&self, listener: Box<dyn Listener>) {
+        self.gateway.tasks.spawn_critical("bookkeeper front", front::accept(Arc::clone(&self.gateway.front), listener));
+    }
+
+    /// The shards of cold ids that this gateway owns: for its [`crate::Registration`] to tell.
+    pub fn shards(&self) -> Shards {
+        self.gateway.front.shards().clone()
     }
 
     /// How many ledgers have a live writer here.

@@ -114,6 +114,7 @@ pub(crate) struct World {
     pub(crate) ledgers: Ledgers,
     pub(crate) blocks: MokaBlocks,
     pub(crate) blocks_budget: ByteBudget,
+    pub(crate) footers_budget: ByteBudget,
     pub(crate) tiers: Arc<Tiers>,
     pub(crate) tasks: TaskTree,
     cold: ColdStore,
@@ -148,7 +149,8 @@ impl World {
         let blocks_budget = ByteBudget::new("blocks", sizes.blocks);
         let wait = Duration::from_secs(20);
         let blocks = MokaBlocks::new(blocks_budget.clone(), wait, tasks.clone());
-        let footers = ObjectCache::new(cold.clone(), INSTANCE, ByteBudget::new("footers", 8 << 20), wait);
+        let footers_budget = ByteBudget::new("footers", 8 << 20);
+        let footers = ObjectCache::new(cold.clone(), INSTANCE, footers_budget.clone(), wait);
         let hot = Arc::new(MemoryHot::default());
         let ledgers = Ledgers::new(Arc::new(MemoryStore::new()));
         let tiers = Tiers {
@@ -161,7 +163,19 @@ impl World {
             metrics: crate::metrics::Metrics::new(),
         };
         let tiers = Arc::new(tiers);
-        Self { objects, faults, hot, ledgers, blocks, blocks_budget, tiers, tasks, cold, group_bytes: sizes.group }
+        Self {
+            objects,
+            faults,
+            hot,
+            ledgers,
+            blocks,
+            blocks_budget,
+            footers_budget,
+            tiers,
+            tasks,
+            cold,
+            group_bytes: sizes.group,
+        }
     }
 
     /// A cache of open objects of its own.
@@ -231,6 +245,20 @@ impl World {
         let made = self.make_parts(number, payloads, password.clone()).await;
         self.register(&made, On::Settled, password).await;
         made
+    }
+
+    /// Makes a closed ledger without entries, released though it has no object.
+    pub(crate) async fn make_empty(&self, number: u64) -> LedgerId {
+        let ledger = LedgerId::new(number).unwrap();
+        let ids = ColdId::for_ledger(ledger, 3, "cold.thermocline", 3181).unwrap();
+        let metadata = closed(ledger, None, 0, Password::empty()).released_to(&ids).unwrap();
+        self.ledgers.create(ledger, &metadata).await.unwrap();
+        ledger
+    }
+
+    /// The size of a made ledger's object.
+    pub(crate) async fn object_bytes(&self, made: &Made) -> u64 {
+        self.objects.head(&Path::from(made.key.as_str())).await.unwrap().size
     }
 
     /// Makes an open ledger with entries on the hot tier, none of them confirmed.

@@ -1,6 +1,7 @@
 //! End to end: a whole node in this process, real files, real sockets, real objects; and the checks that need several roles.
 #![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
 
+mod cold_ids;
 mod damage;
 mod etcd;
 mod failures;

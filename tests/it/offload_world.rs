@@ -16,15 +16,15 @@ use common::rng::Rng;
 use common::shutdown::TaskTree;
 use futures::StreamExt as _;
 use ledger::{
-    BookieId, ColdRecord, DigestType, Digester, Entry, EntryHeader, EntryId, LedgerId, LedgerMetadata, Password,
-    Quorums, Tier,
+    BookieId, ColdId, ColdRecord, DigestType, Digester, Entry, EntryHeader, EntryId, LedgerId, LedgerMetadata,
+    Password, Quorums, Tier,
 };
 use metadata::{
     Attempts, Catalog, Cluster, CommitError, Committed, FaultKind, FaultyStore, InstanceId, Key, LeaseId, Ledgers,
     MemoryStore, MetadataStore, Transaction, Versioned, WatchStream,
 };
 use offloader::{
-    EntrySource, EntryStream, Error, NoObserver, Offloader, OffloaderConfig, OffloaderParts, Probed, ReleaseProbe,
+    EntrySource, EntryStream, Error, NoObserver, Offloader, OffloaderConfig, OffloaderParts, ReleaseProbe,
 };
 use url::Url;
 
@@ -177,14 +177,18 @@ struct Gateway {
 
 #[async_trait]
 impl ReleaseProbe for Gateway {
-    async fn read_cold(&self, ledger: LedgerId, entry: EntryId, _: Option<&Password>) -> Result<Probed, Error> {
+    async fn read(&self, _: &ColdId, ledger: LedgerId, entries: &[EntryId]) -> Result<Vec<Bytes>, Error> {
         let failed = |error: &dyn std::error::Error| Error::new(offloader::ErrorKind::Unavailable, error.to_string());
         let record = self.ledgers.get_quorum(ledger).await.map_err(|error| failed(&error))?.unwrap();
         let cold = ColdRecord::from_metadata(&record.metadata).unwrap().unwrap();
         let reader = ObjectReader::open(&self.cold, self.instance.as_str(), ledger, &cold).await;
-        let row = reader.map_err(|error| failed(&error))?.read_entry(entry).await.map_err(|error| failed(&error))?;
-        let row = row.unwrap();
-        Ok(Probed { payload: row.payload.unwrap(), last_confirmed: row.last_confirmed, length: row.ledger_length })
+        let reader = reader.map_err(|error| failed(&error))?;
+        let mut bodies = Vec::new();
+        for entry in entries {
+            let row = reader.read_entry(*entry).await.map_err(|error| failed(&error))?;
+            bodies.push(row.unwrap().rebuild_body().unwrap());
+        }
+        Ok(bodies)
     }
 }
 

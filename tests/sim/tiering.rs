@@ -8,19 +8,17 @@ use std::time::Duration;
 use async_trait::async_trait;
 use cold::ObjectReader;
 use common::budget::ByteBudget;
+use common::net::Listener as _;
 use common::rng::Rng;
 use config::{ByteSize, Span};
-use ledger::{ColdRecord, EntryId, LedgerId, LedgerMetadata, Password};
+use ledger::{ColdRecord, LedgerId, LedgerMetadata};
 use metadata::layout::{ledgers_root, parse_ledger_key};
-use metadata::{Cluster, FaultRates, FaultyStore, InstanceId, Ledgers, MetadataStore as _, WatchEvent};
-use offloader::{
-    ClientSource, GatewayProbe, Offloader, OffloaderConfig, OffloaderParts, Probed, ReleaseProbe, Step, StepObserver,
-    Verdict,
-};
-use read_gateway::{GatewayConfig, GatewayParts, LedgersService};
+use metadata::{Cluster, FaultRates, FaultyStore, GatewayInfo, InstanceId, Ledgers, MetadataStore as _, WatchEvent};
+use offloader::{ClientSource, Offloader, OffloaderConfig, OffloaderParts, Step, StepObserver, Verdict, WireProbe};
+use read_gateway::{GatewayConfig, GatewayParts, LedgersService, Registration};
 use tonic::transport::Server;
 
-use crate::net::{SimListener, channel};
+use crate::net::{SimConnector, SimListener};
 use crate::store;
 use crate::world::{World, store_options};
 
@@ -30,6 +28,8 @@ pub const GATEWAY: &str = "gateway";
 /// Where the gateway listens.
 pub const GATEWAY_ADDRESS: &str = "gateway:9600";
 const GATEWAY_PORT: u16 = 9600;
+/// Where it answers BookKeeper's protocol.
+const BOOKKEEPER_PORT: u16 = 3181;
 
 /// The metadata service, which loses answers, and beside it the witness, whom nothing is lost on.
 pub async fn metadata_host(world: World) -> turmoil::Result {
@@ -58,7 +58,7 @@ pub async fn offloader_host(world: World) -> turmoil::Result {
         cold: process.cold(),
         instance_id: process.instance().await,
         entries: Arc::new(ClientSource::new(process.client())),
-        probe: Arc::new(Probe),
+        probe: Arc::new(WireProbe::new(process.metadata.clone(), Arc::new(SimConnector), Duration::from_secs(2))),
         clock: process.clock.clone(),
         rng: process.rng.fork(),
         budget: ByteBudget::new("offloader", 128 << 20),
@@ -82,21 +82,6 @@ pub async fn offloader_host(world: World) -> turmoil::Result {
     let cause = process.tasks.failed().await;
     world.history.violation(9, format!("offloader: {cause}"));
     Ok(())
-}
-
-/// Asks the gateway over a new connection each time, as [`Gateway`](crate::actors::Gateway) does, and for its reason.
-struct Probe;
-
-#[async_trait]
-impl ReleaseProbe for Probe {
-    async fn read_cold(
-        &self,
-        ledger: LedgerId,
-        entry: EntryId,
-        password: Option<&Password>,
-    ) -> Result<Probed, offloader::Error> {
-        GatewayProbe::over(channel(GATEWAY_ADDRESS)).read_cold(ledger, entry, password).await
-    }
 }
 
 /// Takes its time around every step, so that a crash can come between any two.
@@ -144,6 +129,15 @@ pub async fn gateway_host(world: World) -> turmoil::Result {
     };
     let service = LedgersService::new(parts, config);
     let listener = SimListener::bind(GATEWAY, GATEWAY_PORT).await?;
+    let cold_ids = SimListener::bind(GATEWAY, BOOKKEEPER_PORT).await?;
+    let info = GatewayInfo {
+        id: GATEWAY.to_owned(),
+        endpoint: format!("http://{GATEWAY_ADDRESS}"),
+        bookkeeper: Some(cold_ids.address()),
+    };
+    service.serve_bookkeeper(Box::new(cold_ids));
+    let registration = Registration::new(process.metadata.clone(), info, service.shards());
+    process.tasks.spawn("registration", registration.run(process.tasks.clone()));
     world.gateway_serves.store(true, Ordering::Relaxed);
     Server::builder().add_service(service.into_server()).serve_with_incoming(listener.into_stream()).await?;
     Ok(())

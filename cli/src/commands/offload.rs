@@ -45,6 +45,7 @@ pub(super) async fn run(command: OffloadCommand) -> Result<(), Fault> {
                     "object_bytes": status.object_bytes,
                     "offloads_running": status.offloads_running,
                     "cold_store": status.cold_store,
+                    "releases_wait_for": status.releases_wait_for,
                 })),
                 Output::Table => {
                     let rows = vec![
@@ -70,6 +71,9 @@ pub(super) async fn run(command: OffloadCommand) -> Result<(), Fault> {
                         output::bytes(status.cold_payload_bytes),
                         status.cold_store
                     );
+                    if let Some(why) = &status.releases_wait_for {
+                        println!("releases wait: {why}");
+                    }
                 }
             }
             Ok(())

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use ::offloader::{ClientSource, Offloader, OffloaderParts, RegisteredProbe, StatusSource, TieringService};
+use ::offloader::{ClientSource, Offloader, OffloaderParts, StatusSource, TieringService, WireProbe};
 use async_trait::async_trait;
 use common::budget::ByteBudget;
 use common::clock::Clock;
-use common::net::Listener as _;
+use common::net::{Listener as _, TcpConnector};
 use common::rng::Rng;
 use common::shutdown::TaskTree;
 use ledger::BookieId;
@@ -16,9 +16,6 @@ use super::{Watched, failed, front, serve_until_told, usage};
 use crate::args::OffloaderArgs;
 use crate::settings::{self, OffloaderSettings};
 use crate::{Fault, admin, kill_at};
-
-/// How many gateways that give no answer a release may meet within its probe's time.
-const GATEWAYS_TRIED: u32 = 3;
 
 /// Runs an offloader to its end.
 pub(crate) async fn run(args: OffloaderArgs) -> Result<(), Fault> {
@@ -47,13 +44,13 @@ pub(crate) async fn run(args: OffloaderArgs) -> Result<(), Fault> {
         metrics: &watched.admin.metrics,
     };
     let client = compose::client(of, settings.client);
-    let patience = settings.offloader.probe_timeout.duration() / GATEWAYS_TRIED;
+    let patience = settings.offloader.registration_patience();
     let parts = OffloaderParts {
         metadata: metadata.clone(),
         cold,
         instance_id: instance,
         entries: Arc::new(ClientSource::new(client)),
-        probe: Arc::new(RegisteredProbe::new(metadata, patience)),
+        probe: Arc::new(WireProbe::new(metadata, Arc::new(TcpConnector), patience)),
         clock,
         rng,
         budget: budget.clone(),

@@ -58,6 +58,12 @@ pub struct GatewaySettings {
     pub admin: String,
     /// The address it registers, where offloaders reach it. Empty: the one it listens on.
     pub advertise: String,
+    /// The address of the BookKeeper front, for cold ids. Empty: the host of `listen` and a port of the system's choosing; `off` means
+    /// nowhere.
+    pub bookkeeper_listen: String,
+    /// The address of the BookKeeper front that cold ids are registered at. Empty: the host of the address that the gateway registers,
+    /// with the port it listens on.
+    pub bookkeeper_advertise: String,
     /// What the process may hold in memory for entries, blocks and requests. The client gets what the gateway's parts leave.
     pub memory_max: ByteSize,
     /// The replicating client.
@@ -75,6 +81,8 @@ impl Default for GatewaySettings {
             listen: "127.0.0.1:9600".to_owned(),
             admin: String::new(),
             advertise: String::new(),
+            bookkeeper_listen: String::new(),
+            bookkeeper_advertise: String::new(),
             memory_max: ByteSize::mib(256),
             client: client::ClientConfig::default(),
             gateway: read_gateway::GatewayConfig::default(),

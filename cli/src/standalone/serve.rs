@@ -7,12 +7,12 @@ use cold::ColdStore;
 use common::budget::ByteBudget;
 use common::clock::Clock;
 use common::metrics::Set;
-use common::net::{Listener as _, TcpListener};
+use common::net::{Listener as _, TcpConnector, TcpListener};
 use common::rng::Rng;
 use common::shutdown::TaskTree;
-use metadata::{InstanceId, Ledgers, MetadataStore};
-use offloader::{ClientSource, GatewayProbe, Offloader, OffloaderParts, StepObserver, TieringService};
-use read_gateway::{GatewayParts, LedgersService};
+use metadata::{GatewayInfo, InstanceId, Ledgers, MetadataStore};
+use offloader::{ClientSource, Offloader, OffloaderParts, StepObserver, TieringService, WireProbe};
+use read_gateway::{GatewayParts, LedgersService, Registration};
 
 use super::status::{NodeStatus, SharedBookies};
 use super::usage;
@@ -22,6 +22,8 @@ use crate::{Fault, Settings};
 /// What the front is made of.
 pub(super) struct FrontParts {
     pub(super) listener: TcpListener,
+    /// Of the BookKeeper front, unless that is switched off.
+    pub(super) cold_ids: Option<TcpListener>,
     pub(super) metadata: Arc<dyn MetadataStore>,
     pub(super) instance: InstanceId,
     pub(super) cold: ColdStore,
@@ -46,8 +48,22 @@ pub(super) struct Front {
 
 /// Builds the services and serves them until `tasks` is asked to stop.
 pub(super) async fn start(settings: &Settings, parts: FrontParts) -> Result<Front, Fault> {
-    let FrontParts { listener, metadata, instance, cold, client, bookies, clock, rng, budget, tasks, observer } = parts;
-    let endpoint = format!("http://{}", listener.address());
+    let FrontParts {
+        listener,
+        cold_ids,
+        metadata,
+        instance,
+        cold,
+        client,
+        bookies,
+        clock,
+        rng,
+        budget,
+        tasks,
+        observer,
+    } = parts;
+    let address = listener.address();
+    let endpoint = format!("http://{address}");
 
     settings.gateway.validate().map_err(usage)?;
     let gateway = LedgersService::new(
@@ -61,13 +77,20 @@ pub(super) async fn start(settings: &Settings, parts: FrontParts) -> Result<Fron
         },
         settings.gateway.clone(),
     );
+    let info = GatewayInfo {
+        id: address,
+        endpoint: endpoint.clone(),
+        bookkeeper: cold_ids.as_ref().map(|listener| listener.address()),
+    };
+    let registration = Registration::new(metadata.clone(), info, gateway.shards());
+    let patience = settings.offloader.registration_patience();
     let offloader = Offloader::new(
         OffloaderParts {
+            probe: Arc::new(WireProbe::new(metadata.clone(), Arc::new(TcpConnector), patience)),
             metadata,
             cold,
             instance_id: instance,
             entries: Arc::new(ClientSource::new(client)),
-            probe: Arc::new(GatewayProbe::new(&endpoint).map_err(usage)?),
             clock,
             rng,
             budget: budget.clone(),
@@ -87,6 +110,10 @@ pub(super) async fn start(settings: &Settings, parts: FrontParts) -> Result<Fron
     let tiering = TieringService::new(offloader.clone(), status, env!("CARGO_PKG_VERSION"));
 
     front::serve(listener, &tasks, Some(gateway.clone()), Some(tiering)).await?;
+    if let Some(listener) = cold_ids {
+        gateway.serve_bookkeeper(Box::new(listener));
+    }
+    tasks.spawn("registration", registration.run(tasks.clone()));
     offloader.start();
     Ok(Front { endpoint, gateway, budgets, metrics })
 }

@@ -75,7 +75,7 @@ async fn live_ones(store: &Arc<FaultyStore>) -> crate::LeaseId {
     let info = BookieInfo { address: "10.0.0.1:3181".into() };
     Bookies::new(store.clone()).register(&bookie(1), &info, lease).await.unwrap();
     Attempts::new(store.clone()).register_owner("offloader", lease).await.unwrap();
-    let gateway = GatewayInfo { id: "g1".into(), endpoint: "http://10.0.0.2:9600".into() };
+    let gateway = GatewayInfo { id: "g1".into(), endpoint: "http://10.0.0.2:9600".into(), bookkeeper: None };
     Gateways::new(store.clone()).register(&gateway, lease).await.unwrap();
     lease
 }

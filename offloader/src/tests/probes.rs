@@ -1,48 +1,142 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ledger::{EntryId, LedgerId};
-use metadata::{GatewayInfo, Gateways, LeaseId, MemoryStore, MetadataStore};
+use bytes::{Bytes, BytesMut};
+use common::net::{BoxStream, Listener as _, MemoryNetwork};
+use ledger::{ColdId, EntryId, LedgerId};
+use metadata::{BookieInfo, ColdNames, ColdShards, MemoryStore, MetadataStore};
+use proto::{FRAME_BYTES_MAX_DEFAULT, FrameDecoder, Incoming, Protocol, ReadTarget, Reply, Request, Status};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::error::ErrorKind;
-use crate::{RegisteredProbe, ReleaseProbe};
+use crate::{ReleaseProbe, WireProbe};
 
-const PATIENCE: Duration = Duration::from_millis(300);
+const PATIENCE: Duration = Duration::from_secs(3);
+const GATEWAY: &str = "gateway:3181";
 
-async fn register(store: &Arc<dyn MetadataStore>, lease: LeaseId, id: &str, endpoint: String) {
-    Gateways::new(store.clone()).register(&GatewayInfo { id: id.to_owned(), endpoint }, lease).await.unwrap();
+/// Metadata in which a shard's ids may be registered, and a network.
+struct World {
+    store: Arc<dyn MetadataStore>,
+    network: MemoryNetwork,
+    probe: WireProbe,
+    id: ColdId,
 }
 
-#[tokio::test]
-async fn without_a_gateway_the_release_waits_and_says_for_what() {
-    let store: Arc<dyn MetadataStore> = Arc::new(MemoryStore::new());
-    let probe = RegisteredProbe::new(store, PATIENCE);
-    let error = probe.read_cold(LedgerId::new(7).unwrap(), EntryId::ZERO, None).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unavailable);
-    assert!(
-        error.to_string().contains("ledger 7") && error.to_string().contains("no gateway is registered"),
-        "{error}"
-    );
+impl World {
+    fn new() -> Self {
+        let store: Arc<dyn MetadataStore> = Arc::new(MemoryStore::new());
+        let network = MemoryNetwork::new();
+        let probe = WireProbe::new(store.clone(), Arc::new(network.clone()), PATIENCE);
+        let id = ColdId::for_member(ledger(), 1, "cold.thermocline", 3181).unwrap();
+        Self { store, network, probe, id }
+    }
+
+    async fn register(&self) {
+        let shards = ColdShards::new(self.store.clone());
+        let lease = self.store.grant_lease(Duration::from_secs(600)).await.unwrap();
+        let owned = shards.claim(&[self.id.shard()], "gateway", lease).await.unwrap()[0];
+        let names = ColdNames { domain: "cold.thermocline".to_owned(), port: 3181, members: 3 };
+        let info = BookieInfo { address: GATEWAY.to_owned() };
+        shards.register(owned, &names, &info, &Default::default()).await.unwrap().unwrap();
+    }
+
+    /// Answers one connection's reads, the last one first.
+    fn serve(&self, answer: impl Fn(EntryId) -> Reply + Send + Sync + 'static) {
+        let mut listener = self.network.listen(GATEWAY);
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                serve(stream, &answer).await;
+            }
+        });
+    }
+
+    async fn read(&self) -> crate::Result<Vec<Bytes>> {
+        self.probe.read(&self.id, ledger(), &[EntryId::ZERO, entry(9)]).await
+    }
 }
 
-#[tokio::test]
-async fn gateways_that_are_dead_or_silent_are_tried_one_after_the_other() {
-    let store: Arc<dyn MetadataStore> = Arc::new(MemoryStore::new());
-    let lease = store.grant_lease(Duration::from_secs(60)).await.unwrap();
-    // One takes the connection and says nothing, the other is not there.
-    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let silent_at = format!("http://{}", silent.local_addr().unwrap());
-    register(&store, lease, "a", silent_at.clone()).await;
-    let gone = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let gone_at = format!("http://{}", gone.local_addr().unwrap());
-    register(&store, lease, "b", gone_at.clone()).await;
-    drop(gone);
-    let asked = tokio::spawn(async move { silent.accept().await });
+fn ledger() -> LedgerId {
+    LedgerId::new(7).unwrap()
+}
 
-    let probe = RegisteredProbe::new(store.clone(), PATIENCE);
-    let reading = probe.read_cold(LedgerId::new(7).unwrap(), EntryId::ZERO, None);
-    let error = tokio::time::timeout(Duration::from_secs(60), reading).await.unwrap().unwrap_err();
-    let _held_open_until_now = asked.await.unwrap().unwrap();
-    assert!(error.to_string().contains(&gone_at), "the last one tried is named: {error}");
-    assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout), "{error}");
+fn entry(entry: u64) -> EntryId {
+    EntryId::new(entry).unwrap()
+}
+
+fn found(entry: EntryId) -> Reply {
+    Reply::Read { body: Bytes::from(format!("body of {entry}")), max_lac: None }
+}
+
+async fn serve(mut stream: BoxStream, answer: &(impl Fn(EntryId) -> Reply + Send + Sync)) {
+    let (mut decoder, mut protocol) = (FrameDecoder::new(FRAME_BYTES_MAX_DEFAULT), Protocol::default());
+    let mut input = BytesMut::new();
+    let mut asked = Vec::new();
+    while !matches!(stream.read_buf(&mut input).await, Ok(0) | Err(_)) {
+        while let Some(payload) = decoder.decode(&mut input).unwrap() {
+            let Incoming::Request(to, Request::Read { target: ReadTarget::Entry(entry), .. }) =
+                proto::decode_request(&mut protocol, payload)
+            else {
+                panic!("plain reads only")
+            };
+            asked.push((to, entry));
+        }
+        if asked.len() == 2 {
+            let mut output = BytesMut::new();
+            for (to, entry) in asked.drain(..).rev() {
+                to.encode(&answer(entry), &mut output);
+            }
+            stream.write_all(&output).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn entries_come_through_the_registered_address_in_the_order_asked_for() {
+    let world = World::new();
+    world.register().await;
+    world.serve(found);
+    assert_eq!(world.read().await.unwrap(), ["body of 0", "body of 9"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_id_that_is_not_registered_yet_is_waited_for() {
+    let world = World::new();
+    world.serve(found);
+    let error = world.read().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Waiting);
+    let text = error.to_string();
+    assert!(text.contains("ledger 7") && text.contains("is not registered") && text.contains("owns shard"), "{text}");
+    let (read, ()) = tokio::join!(world.read(), async {
+        tokio::time::sleep(PATIENCE / 2).await;
+        world.register().await;
+    });
+    assert_eq!(read.unwrap().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gateway_that_is_gone_silent_or_busy_is_waited_for() {
+    let world = World::new();
+    world.register().await;
+    let error = world.read().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Waiting);
+    assert!(error.to_string().contains(GATEWAY), "{error}");
+    let silent = world.network.listen(GATEWAY);
+    assert_eq!(world.read().await.unwrap_err().kind(), ErrorKind::Waiting);
+    drop(silent);
+    world.serve(|_| Reply::Failed(Status::TooManyRequests));
+    let error = world.read().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Waiting);
+    assert!(error.to_string().contains("TooManyRequests"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gateway_that_denies_an_entry_stops_the_release() {
+    for status in [Status::NoEntry, Status::NoLedger, Status::Io] {
+        let world = World::new();
+        world.register().await;
+        world.serve(move |entry| if entry == EntryId::ZERO { found(entry) } else { Reply::Failed(status) });
+        let error = world.read().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Damaged, "{status:?}");
+        assert!(error.to_string().contains("entry 9"), "{error}");
+    }
 }

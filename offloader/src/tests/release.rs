@@ -1,6 +1,6 @@
 use bytes::Bytes;
 use ledger::{BookieId, ColdId, EntryId, LedgerMetadata, Tier};
-use metadata::{FaultKind, layout};
+use metadata::{ColdNames, ColdShards, FaultKind, layout};
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 
@@ -22,7 +22,9 @@ async fn a_proved_ledger_gets_cold_ids_one_for_one() {
     let ids = ColdId::for_ledger(ledger, 3, "cold.thermocline", 3181).unwrap();
     let names: Vec<BookieId> = ids.iter().map(ColdId::to_bookie_id).collect();
     assert_eq!(after.segments()[0].ensemble, names);
-    assert_eq!(*world.gateway.asked.lock().unwrap(), [EntryId::ZERO, EntryId::new(299).unwrap()]);
+    let last = EntryId::new(299).unwrap();
+    let every_id = [(0, EntryId::ZERO), (0, last), (1, EntryId::ZERO), (1, last), (2, EntryId::ZERO), (2, last)];
+    assert_eq!(*world.gateway.asked.lock().unwrap(), every_id);
     world.assert_readable(ledger).await;
     world.assert_tidy().await;
 
@@ -35,7 +37,7 @@ async fn a_ledger_of_one_entry_is_released() {
     let world = World::new().await;
     let ledger = world.ledger(5, 1).await;
     assert_eq!(world.offloader.offload_now(ledger, true).await.unwrap().tier, Tier::Released);
-    assert_eq!(*world.gateway.asked.lock().unwrap(), [EntryId::ZERO]);
+    assert_eq!(*world.gateway.asked.lock().unwrap(), [0, 1, 2].map(|member| (member, EntryId::ZERO)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -43,10 +45,11 @@ async fn what_the_gateway_does_not_serve_is_not_released() {
     let world = World::new().await;
     let ledger = world.ledger(5, 300).await;
     for (answer, kind) in [
-        (GatewayAnswer::OtherPayload, ErrorKind::Damaged),
-        (GatewayAnswer::OtherLength, ErrorKind::Damaged),
-        (GatewayAnswer::Refuses, ErrorKind::Unavailable),
-        (GatewayAnswer::Hangs, ErrorKind::Timeout),
+        (GatewayAnswer::OtherBytes, ErrorKind::Damaged),
+        (GatewayAnswer::Nothing, ErrorKind::Damaged),
+        (GatewayAnswer::Refuses, ErrorKind::Damaged),
+        (GatewayAnswer::Waits, ErrorKind::Waiting),
+        (GatewayAnswer::Hangs, ErrorKind::Waiting),
     ] {
         *world.gateway.answer.lock().unwrap() = answer;
         let error = world.offloader.offload_now(ledger, true).await.unwrap_err();
@@ -156,4 +159,34 @@ async fn a_mixed_ensemble_is_released_again() {
     world.ledgers.update(ledger, &mixed, record.version).await.unwrap();
     assert!(world.offloader.offload_now(ledger, true).await.unwrap().released);
     assert_eq!(world.record(ledger).await.metadata, record.metadata);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_nobody_serves_waits_and_is_no_failure() {
+    let world = World::new().await;
+    let ledger = world.ledger(5, 30).await;
+    *world.gateway.answer.lock().unwrap() = GatewayAnswer::Waits;
+    world.offloader.offload_now(ledger, true).await.unwrap_err();
+    assert_eq!(world.offloader.tallies().failed, 0);
+    assert!(world.offloader.releases_wait_for().unwrap().contains("nobody owns the shard"));
+    // Others are settled meanwhile, and the ids have their names.
+    let other = world.ledger(6, 30).await;
+    assert_eq!(world.offloader.offload_now(other, false).await.unwrap().tier, Tier::Settled);
+    let names = ColdShards::new(world.store.clone()).names().await.unwrap().unwrap();
+    assert_eq!((names.domain.as_str(), names.port, names.members), ("cold.thermocline", 3181, 3));
+    *world.gateway.answer.lock().unwrap() = GatewayAnswer::True;
+    assert!(world.offloader.offload_now(ledger, true).await.unwrap().released);
+    assert_eq!(world.offloader.releases_wait_for(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn cold_ids_that_the_cluster_names_otherwise_are_not_written() {
+    let world = World::new().await;
+    let ledger = world.ledger(5, 30).await;
+    let names = ColdNames { domain: "elsewhere".to_owned(), port: 3181, members: 3 };
+    ColdShards::new(world.store.clone()).ensure_names(&names).await.unwrap();
+    let error = world.offloader.offload_now(ledger, true).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Config);
+    assert!(error.chain().contains(".elsewhere:3181"), "{}", error.chain());
+    assert_eq!(world.record(ledger).await.metadata.tier(), Tier::Settled);
 }

@@ -17,15 +17,15 @@ use common::shutdown::TaskTree;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use ledger::{
-    BookieId, ColdRecord, DigestType, Digester, Entry, EntryHeader, EntryId, LedgerId, LedgerMetadata, Password,
-    Quorums,
+    BookieId, ColdId, ColdRecord, DigestType, Digester, Entry, EntryHeader, EntryId, LedgerId, LedgerMetadata,
+    Password, Quorums,
 };
 use metadata::{Attempts, Catalog, Cluster, FaultyStore, InstanceId, LedgerRecord, Ledgers, MemoryStore};
 use object_store::memory::InMemory;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::{Step, StepObserver, Verdict};
-use crate::{EntrySource, EntryStream, Offloader, OffloaderConfig, OffloaderParts, Probed, ReleaseProbe};
+use crate::{EntrySource, EntryStream, Offloader, OffloaderConfig, OffloaderParts, ReleaseProbe};
 
 pub(super) const OWNER_TTL: Duration = Duration::from_secs(30);
 
@@ -259,37 +259,49 @@ pub(super) struct Gateway {
     cold: ColdStore,
     instance: InstanceId,
     ledgers: Ledgers,
+    /// What the last of the three cold ids answers.
     pub(super) answer: Mutex<GatewayAnswer>,
-    pub(super) asked: Mutex<Vec<EntryId>>,
+    /// Members and entries asked for.
+    pub(super) asked: Mutex<Vec<(u32, EntryId)>>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum GatewayAnswer {
     #[default]
     True,
-    OtherPayload,
-    OtherLength,
+    OtherBytes,
+    Nothing,
     Refuses,
+    Waits,
     Hangs,
 }
 
 #[async_trait]
 impl ReleaseProbe for Gateway {
-    async fn read_cold(&self, ledger: LedgerId, entry: EntryId, _: Option<&Password>) -> Result<Probed> {
-        self.asked.lock().unwrap().push(entry);
-        let answer = *self.answer.lock().unwrap();
+    async fn read(&self, id: &ColdId, ledger: LedgerId, entries: &[EntryId]) -> Result<Vec<Bytes>> {
+        self.asked.lock().unwrap().extend(entries.iter().map(|entry| (id.index(), *entry)));
+        let answer = if id.index() == 2 { *self.answer.lock().unwrap() } else { GatewayAnswer::True };
         match answer {
-            GatewayAnswer::Refuses => return Err(Error::new(ErrorKind::Unavailable, "gateway: not now")),
+            GatewayAnswer::Waits => return Err(Error::new(ErrorKind::Waiting, "nobody owns the shard")),
+            GatewayAnswer::Refuses => return Err(Error::new(ErrorKind::Damaged, "gateway: an I/O error")),
             GatewayAnswer::Hangs => std::future::pending().await,
-            _ => {}
+            GatewayAnswer::Nothing => return Ok(Vec::new()),
+            GatewayAnswer::True | GatewayAnswer::OtherBytes => {}
         }
         let record = self.ledgers.get(ledger).await.unwrap().unwrap();
         let cold = ColdRecord::from_metadata(&record.metadata).unwrap().unwrap();
         let reader = ObjectReader::open(&self.cold, self.instance.as_str(), ledger, &cold).await.unwrap();
-        let row = reader.read_entry(entry).await.unwrap().unwrap();
-        let payload = if answer == GatewayAnswer::OtherPayload { Bytes::from("other") } else { row.payload.unwrap() };
-        let length = row.ledger_length + u64::from(answer == GatewayAnswer::OtherLength);
-        Ok(Probed { payload, last_confirmed: row.last_confirmed, length })
+        let mut bodies = Vec::new();
+        for entry in entries {
+            let row = reader.read_entry(*entry).await.unwrap().unwrap();
+            bodies.push(row.rebuild_body().unwrap());
+        }
+        if answer == GatewayAnswer::OtherBytes {
+            let mut last = bodies.pop().unwrap().to_vec();
+            *last.last_mut().unwrap() ^= 1;
+            bodies.push(last.into());
+        }
+        Ok(bodies)
     }
 }
 

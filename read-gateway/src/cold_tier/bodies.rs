@@ -1,0 +1,264 @@
+//! Entries as bookies stored them: what clients of BookKeeper's protocol are sent.
+
+use bytes::Bytes;
+use cold::Row;
+use common::budget::{ByteBudget, BytePermit};
+use ledger::{ColdRecord, Digester, EntryId, LedgerId, LedgerMetadata, MasterKey};
+use metadata::LedgerRecord;
+
+use super::{ColdTier, cold_record};
+use crate::blocks::point_cost;
+use crate::error::{Error, ErrorKind, Result};
+
+/// What has to be known of a closed ledger to serve its bodies.
+#[derive(Debug)]
+pub(crate) struct ColdLedger {
+    pub(crate) id: LedgerId,
+    /// `None`: it is closed without any entry.
+    pub(crate) last: Option<EntryId>,
+    /// The key of those who may fence it; `None` where the metadata has no password.
+    pub(crate) master_key: Option<MasterKey>,
+    digester: Option<Digester>,
+    /// Of a ledger that has entries.
+    record: Option<ColdRecord>,
+}
+
+impl ColdLedger {
+    /// Reads what the metadata says.
+    ///
+    /// # Errors
+    /// `Unavailable` for a ledger that the cold tier does not have, or not yet: that says nothing about its entries. `Damaged` when
+    /// its cold record cannot be.
+    pub(crate) fn of(id: LedgerId, record: &LedgerRecord) -> Result<Self> {
+        let metadata: &LedgerMetadata = &record.metadata;
+        let not_here = |why: &str| {
+            let message = format!("serve ledger {id} under its cold ids: {why}; ask its bookies");
+            Err(Error::new(ErrorKind::Unavailable, message))
+        };
+        if !metadata.is_closed() {
+            return not_here("it is not closed");
+        }
+        let last = metadata.last_entry();
+        let cold = match last {
+            None => None,
+            Some(_) if metadata.custom(ColdRecord::KEY).is_none() => return not_here("it has no object"),
+            Some(_) => Some(cold_record(id, metadata)?),
+        };
+        let (master_key, digester) = (metadata.master_key(), metadata.digester());
+        Ok(Self { id, last, master_key, digester, record: cold })
+    }
+}
+
+/// How a read is expected to go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// The first or the last entry of a ledger, asked for by itself: what auditors and proofs of releases read.
+    End,
+    /// One entry.
+    Point,
+    /// The entries behind will be asked for too.
+    Scan,
+}
+
+/// Which bodies are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ask {
+    /// The first; it lies within the ledger.
+    pub(crate) first: EntryId,
+    /// At most so many; at least one.
+    pub(crate) count: u64,
+    /// At most so many bytes with `overhead` for each; the first body may exceed it.
+    pub(crate) bytes: u64,
+    /// What a body costs beside its bytes.
+    pub(crate) overhead: u64,
+    /// How the read is expected to go on.
+    pub(crate) access: Access,
+}
+
+impl Ask {
+    /// One entry.
+    pub(crate) fn one(first: EntryId, access: Access) -> Self {
+        Self { first, count: 1, bytes: u64::MAX, overhead: 0, access }
+    }
+}
+
+/// Memory for replies.
+pub(crate) struct Memory {
+    /// Of all replies.
+    pub(crate) replies: ByteBudget,
+    /// For reading the ends of ledgers when others use up everything else.
+    pub(crate) ends: ByteBudget,
+    /// For their objects' indexes.
+    pub(crate) end_indexes: ByteBudget,
+}
+
+/// Bodies of consecutive entries, and the memory they are charged to.
+#[derive(Debug)]
+pub(crate) struct Bodies {
+    /// At least one.
+    pub(crate) bodies: Vec<Bytes>,
+    pub(crate) permit: BytePermit,
+}
+
+/// What was found in memory that the replies' budget may not have room for yet.
+enum Tried {
+    Bodies(Bodies),
+    NeedsRoom(u64),
+}
+
+impl ColdTier {
+    /// Bodies from `ask.first` on, at least one. Cancel-safe.
+    ///
+    /// # Errors
+    /// Damage, an unreachable store, or no room in time; the message names the object.
+    pub(crate) async fn bodies(&self, ledger: &ColdLedger, ask: Ask, memory: &Memory) -> Result<Bodies> {
+        if ask.access == Access::End {
+            return self.end_body(ledger, ask.first, memory).await;
+        }
+        let mut room = None;
+        loop {
+            match self.try_bodies(ledger, ask, memory, room.take()).await? {
+                Tried::Bodies(bodies) => return Ok(bodies),
+                // Nothing of a block is held here: nobody waits for memory with memory in hand.
+                Tried::NeedsRoom(bytes) => room = Some(memory.replies.acquire(bytes).await),
+            }
+        }
+    }
+
+    async fn try_bodies(
+        &self,
+        ledger: &ColdLedger,
+        ask: Ask,
+        memory: &Memory,
+        room: Option<BytePermit>,
+    ) -> Result<Tried> {
+        let Some(record) = &ledger.record else { return Err(no_object(ledger)) };
+        let object = self.objects.open(ledger.id, record).await?;
+        let check = BodyCheck { ledger, key: object.reader().key() };
+        if ask.access == Access::Point {
+            let row = self.blocks.row(&object, ask.first).await?.ok_or_else(|| check.missing(ask.first))?;
+            return check.take(std::iter::once(Ok(Row::clone(&row))), ask, memory, room);
+        }
+        let group = object.reader().group_of(ask.first).ok_or_else(|| check.missing(ask.first))?;
+        let block = self.blocks.block(&object, group.index).await?;
+        if ledger.last.is_some_and(|last| last >= group.end) {
+            self.blocks.prefetch(&object, group.index + 1);
+        }
+        let end = EntryId::new(ask.first.get().saturating_add(ask.count)).map_or(group.end, |end| end.min(group.end));
+        // From here on there is no await: the block is not held while anything is waited for.
+        check.take(block.rows(ask.first..end).map(|row| row.map_err(Error::from)), ask, memory, room)
+    }
+
+    /// The first or last body of a ledger. It comes from what is cached, else from the store with memory of its own, so that it is
+    /// served however busy the gateway is.
+    async fn end_body(&self, ledger: &ColdLedger, entry: EntryId, memory: &Memory) -> Result<Bodies> {
+        let Some(record) = &ledger.record else { return Err(no_object(ledger)) };
+        let object = self.objects.open_with_reserve(ledger.id, record, &memory.end_indexes).await?;
+        let check = BodyCheck { ledger, key: object.reader().key() };
+        if let Some(row) = self.blocks.cached_row(&object, entry).await?
+            && let Some(permit) = memory.replies.try_acquire(check.body_bytes(&row))
+        {
+            return Ok(Bodies { bodies: vec![check.body(&row, entry)?], permit });
+        }
+        let group = object.reader().group_of(entry).ok_or_else(|| check.missing(entry))?;
+        let mut permit = memory.ends.acquire(point_cost(group)).await;
+        let row = object.reader().read_entry(entry).await?.ok_or_else(|| check.missing(entry))?;
+        let body = check.body(&row, entry)?;
+        drop(row);
+        // Where there is room, the reply waits for its peer elsewhere: slow peers must not hold up the ends that others read.
+        match memory.replies.try_acquire(body.len() as u64) {
+            Some(common) => permit = common,
+            None => permit.shrink_to(body.len() as u64),
+        }
+        Ok(Bodies { bodies: vec![body], permit })
+    }
+}
+
+fn no_object(ledger: &ColdLedger) -> Error {
+    Error::new(ErrorKind::OutOfRange, format!("ledger {} is closed without any entry", ledger.id))
+}
+
+/// Holds rows to what the ledger says they must be.
+struct BodyCheck<'a> {
+    ledger: &'a ColdLedger,
+    key: &'a str,
+}
+
+impl BodyCheck<'_> {
+    fn damaged(&self, entry: EntryId, what: &str) -> Error {
+        let message = format!("read object {}: entry {entry} of ledger {} {what}", self.key, self.ledger.id);
+        Error::new(ErrorKind::Damaged, message)
+    }
+
+    fn missing(&self, entry: EntryId) -> Error {
+        self.damaged(entry, "is missing")
+    }
+
+    fn body_bytes(&self, row: &Row) -> u64 {
+        let (payload, raw) = (row.payload.as_ref().map_or(0, Bytes::len), row.raw.as_ref().map_or(0, Bytes::len));
+        (ledger::BODY_HEADER_BYTES + row.digest.len() + payload + raw) as u64
+    }
+
+    /// The body that was stored on the bookies, bit for bit.
+    fn body(&self, row: &Row, entry: EntryId) -> Result<Bytes> {
+        if row.entry != entry || row.ledger != self.ledger.id {
+            return Err(self.missing(entry));
+        }
+        // What was damaged on the bookies already is served as it was there: its reader sees that the digest does not match.
+        if let (Some(entry_parts), Some(digester)) = (row.to_entry(), &self.ledger.digester)
+            && !digester.verify_entry(&entry_parts)
+        {
+            return Err(self.damaged(entry, "does not match its writer's digest"));
+        }
+        row.rebuild_body().ok_or_else(|| self.damaged(entry, "was erased on request"))
+    }
+
+    /// Takes what fits. The copies keep no part of a block alive.
+    fn take(
+        &self,
+        rows: impl Iterator<Item = Result<Row>>,
+        ask: Ask,
+        memory: &Memory,
+        room: Option<BytePermit>,
+    ) -> Result<Tried> {
+        let (mut taken, mut bytes) = (Vec::new(), 0_u64);
+        let mut expected = ask.first;
+        for row in rows {
+            // What is good is served; whoever asks for the next entry is told.
+            let row = match row {
+                Ok(row) => row,
+                Err(_) if !taken.is_empty() => break,
+                Err(error) => return Err(error),
+            };
+            let more = bytes.saturating_add(self.body_bytes(&row)).saturating_add(ask.overhead);
+            if !taken.is_empty() && (taken.len() as u64 >= ask.count || more > ask.bytes) {
+                break;
+            }
+            taken.push((row, expected));
+            bytes = more;
+            expected = expected.next();
+        }
+        if taken.is_empty() {
+            return Err(self.missing(ask.first));
+        }
+        let permit = match room.filter(|room| room.bytes() >= bytes.min(memory.replies.limit_bytes())) {
+            Some(mut room) => {
+                room.shrink_to(bytes);
+                room
+            }
+            None => match memory.replies.try_acquire(bytes) {
+                Some(permit) => permit,
+                None => return Ok(Tried::NeedsRoom(bytes)),
+            },
+        };
+        let mut bodies = Vec::with_capacity(taken.len());
+        for (row, entry) in &taken {
+            match self.body(row, *entry) {
+                Ok(body) => bodies.push(body),
+                Err(_) if !bodies.is_empty() => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Tried::Bodies(Bodies { bodies, permit }))
+    }
+}

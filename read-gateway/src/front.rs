@@ -1,0 +1,122 @@
+//! BookKeeper's protocol for cold ids: unmodified clients read released ledgers from here as from any bookie.
+//!
+//! # What is served
+//! Reads of closed ledgers that have an object, whatever the shard: by entry, in batches, of the last entry, with a fence, and what
+//! else clients and auditors ask a bookie about a ledger. A fence of a closed ledger changes nothing; only the key is checked. What
+//! would write is refused as by a read-only bookie. Entries come from the cold tier alone: this front never asks a bookie, so nothing
+//! can go round in circles.
+//!
+//! # Error words
+//! Clients act on them: some skip data, some rewind cursors, auditors replicate anew. So "too many requests" is what is told of
+//! everything that may be over later (the store, metadata, memory, a stop, a ledger that is not here yet), and only after most of the
+//! client's own patience was used to try again. "I/O error" means damage. "No entry" is told beyond the end of a closed ledger, "no
+//! ledger" after a proof by metadata, and never otherwise.
+//!
+//! # Bounds
+//! Connections, requests of one connection and what its peer does not take are bounded. Replies are charged to the budget of the
+//! gateway's messages before they are copied. The first and the last entry of a ledger have memory of their own: auditors judge
+//! ledgers by them, and must not find those of a busy gateway missing.
+
+mod connection;
+mod known;
+mod metrics;
+mod serve;
+mod strides;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::budget::ByteBudget;
+use common::metrics::Set;
+use common::net::Listener;
+use common::shutdown::TaskTree;
+use tokio::sync::Semaphore;
+
+use self::known::KnownLedgers;
+use self::metrics::Metrics;
+use crate::cold_tier::bodies::Memory;
+use crate::config::GatewayConfig;
+use crate::ownership::Shards;
+use crate::reading::Tiers;
+
+/// What connections share.
+pub(crate) struct Front {
+    tiers: Arc<Tiers>,
+    known: KnownLedgers,
+    memory: Memory,
+    shards: Shards,
+    /// How long a request is tried.
+    deadline: Duration,
+    connections: Arc<Semaphore>,
+    metrics: Metrics,
+    tasks: TaskTree,
+}
+
+impl Front {
+    /// A front over `tiers`, with memory for the ends of ledgers taken from `ends`.
+    pub(crate) fn new(tiers: Arc<Tiers>, ends: &ByteBudget, config: &GatewayConfig, tasks: TaskTree) -> Self {
+        let indexes = ends.limit_bytes() / 4;
+        let memory = Memory {
+            replies: tiers.send_budget.clone(),
+            ends: ends.child("gateway end entries", ends.limit_bytes() - indexes),
+            end_indexes: ends.child("gateway end indexes", indexes),
+        };
+        Self {
+            known: KnownLedgers::new(Arc::clone(&tiers)),
+            tiers,
+            memory,
+            shards: Shards::default(),
+            deadline: config.bookkeeper_deadline.duration(),
+            connections: Arc::new(Semaphore::new(config.bookkeeper_connections_max)),
+            metrics: Metrics::new(),
+            tasks,
+        }
+    }
+
+    /// The shards that this gateway owns, to be told by its registration.
+    pub(crate) fn shards(&self) -> &Shards {
+        &self.shards
+    }
+
+    pub(crate) fn metrics(&self) -> Set {
+        self.metrics.shown(&self.shards)
+    }
+}
+
+/// No more connections will come, though nobody asked to stop.
+#[derive(Debug)]
+pub(crate) struct AcceptError(std::io::Error);
+
+impl fmt::Display for AcceptError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "accept connections of BookKeeper's clients: {}", self.0)
+    }
+}
+
+/// Takes connections in until the gateway stops.
+pub(crate) async fn accept(front: Arc<Front>, mut listener: Box<dyn Listener>) -> Result<(), AcceptError> {
+    loop {
+        tokio::select! {
+            biased;
+            () = front.tasks.stopping() => return Ok(()),
+            accepted = listener.accept() => {
+                let (stream, peer) = accepted.map_err(AcceptError)?;
+                // Over the limit the connection is closed at once: its peer tries again, and holds nothing here meanwhile.
+                let Ok(place) = Arc::clone(&front.connections).try_acquire_owned() else {
+                    front.metrics.connection_refused();
+                    continue;
+                };
+                let serving = Arc::clone(&front);
+                front.tasks.spawn("bookkeeper connection", async move {
+                    connection::serve(serving, stream, peer).await;
+                    drop(place);
+                });
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

@@ -1,0 +1,304 @@
+//! One connection: a single task that reads frames, has requests served side by side, and writes answers as they come.
+//!
+//! # Order
+//! Answers come in any order, but for those of the same entry: clients of version 2 cannot tell them apart, so such a request waits
+//! for the one before it.
+//!
+//! # Bounds
+//! No more is read while [`REQUESTS_MAX`] requests are open or [`WAITING_BYTES_MAX`] of answers wait for the peer. A frame that is longer
+//! than any read request has (an add, which is refused) is paid for from the replies' budget before it is read. A peer that takes no
+//! answer or does not go on with a frame for [`PATIENCE`] is disconnected.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Buf as _, BytesMut};
+use common::budget::BytePermit;
+use common::net::BoxStream;
+use futures::StreamExt as _;
+use futures::future::{BoxFuture, FutureExt as _};
+use futures::stream::FuturesUnordered;
+use ledger::LedgerId;
+use proto::{
+    FRAME_BYTES_MAX_DEFAULT, FrameDecoder, Incoming, PollTarget, Protocol, ReadTarget, ReplyTo, Request, decode_request,
+};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::time::Instant;
+
+use super::Front;
+use super::metrics::Asked;
+use super::serve::Answer;
+use super::strides::Strides;
+use crate::cold_tier::bodies::Access;
+
+/// Open requests of one connection that stop the reading of more.
+const REQUESTS_MAX: usize = 128;
+/// Answers that wait beyond this stop the reading of requests and the taking of answers, in bytes.
+const WAITING_BYTES_MAX: usize = 1 << 20;
+/// Room for a read from the socket: some hundred requests.
+const READ_BYTES: usize = 4 << 10;
+/// Room that is enough for another read.
+const READ_BYTES_MIN: usize = 512;
+/// A buffer that grew beyond this is not kept.
+const KEPT_BYTES_MAX: usize = 64 << 10;
+/// The longest frame that is read without paying for it.
+const FREE_FRAME_BYTES: usize = 16 << 10;
+/// How long a peer may take nothing, or leave a frame half sent.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Serves one connection until its peer leaves, breaks the protocol or takes no answers, or the gateway stops.
+pub(super) async fn serve(front: Arc<Front>, stream: BoxStream, peer: String) {
+    let _open = front.metrics.connection();
+    match Connection::new(front).run(stream).await {
+        Ok(End::Left) => tracing::debug!(peer, "connection closed"),
+        Ok(End::Broke(cause)) => tracing::warn!(peer, cause, "connection closed: the peer broke the protocol"),
+        Err(error) => tracing::debug!(peer, %error, "connection lost"),
+    }
+}
+
+/// Why a connection is over that was not lost.
+enum End {
+    /// Its peer sends no more, or the gateway stops.
+    Left,
+    /// Its peer must go.
+    Broke(String),
+}
+
+/// Requests of these cannot be told apart by clients of version 2.
+type Key = (LedgerId, ReadTarget);
+
+/// A request on its way.
+struct Job {
+    to: ReplyTo,
+    request: Request,
+    access: Access,
+    received: Instant,
+}
+
+impl Job {
+    fn key(&self) -> Option<Key> {
+        match &self.request {
+            Request::Read { ledger, target, .. } => Some((*ledger, *target)),
+            _ => None,
+        }
+    }
+}
+
+/// A request that was served.
+struct Served {
+    to: ReplyTo,
+    key: Option<Key>,
+    asked: Asked,
+    received: Instant,
+    answer: Answer,
+}
+
+/// The permit of a frame that is longer than requests are.
+enum LongFrame {
+    None,
+    Waits(BoxFuture<'static, BytePermit>),
+    Paid(#[expect(dead_code, reason = "held for its bytes")] BytePermit),
+}
+
+struct Connection {
+    front: Arc<Front>,
+    protocol: Protocol,
+    decoder: FrameDecoder,
+    input: BytesMut,
+    /// Since when the front of `input` is a frame that is not whole.
+    begun: Option<Instant>,
+    long: LongFrame,
+    strides: Strides,
+    work: FuturesUnordered<BoxFuture<'static, Served>>,
+    /// Requests that wait for one of the same key.
+    turns: HashMap<Key, VecDeque<Job>>,
+    waiting: usize,
+    output: BytesMut,
+    /// Bytes that were ever put into `output`, and taken from it.
+    put: u64,
+    sent: u64,
+    /// What covers the answers in `output`, and what must have been sent before it is given back.
+    permits: VecDeque<(u64, BytePermit)>,
+    /// Since when the peer takes nothing of `output`.
+    stuck: Option<Instant>,
+    end: Option<End>,
+}
+
+impl Connection {
+    fn new(front: Arc<Front>) -> Self {
+        Self {
+            front,
+            protocol: Protocol::default(),
+            decoder: FrameDecoder::new(FRAME_BYTES_MAX_DEFAULT),
+            input: BytesMut::new(),
+            begun: None,
+            long: LongFrame::None,
+            strides: Strides::default(),
+            work: FuturesUnordered::new(),
+            turns: HashMap::new(),
+            waiting: 0,
+            output: BytesMut::new(),
+            put: 0,
+            sent: 0,
+            permits: VecDeque::new(),
+            stuck: None,
+            end: None,
+        }
+    }
+
+    async fn run(mut self, stream: BoxStream) -> std::io::Result<End> {
+        let (mut reader, mut writer) = tokio::io::split(stream);
+        let stopping = self.front.tasks.token().clone();
+        loop {
+            if self.end.is_some() && self.work.is_empty() && self.output.is_empty() {
+                tokio::time::timeout(PATIENCE, writer.shutdown()).await??;
+                return Ok(self.end.take().unwrap_or(End::Left));
+            }
+            let may_read = self.end.is_none() && self.may_read();
+            let has_room = self.output.len() < WAITING_BYTES_MAX;
+            let deadline = [self.begun.filter(|_| may_read), self.stuck].into_iter().flatten().min();
+            let patience = async move {
+                match deadline {
+                    Some(since) => tokio::time::sleep_until(since + PATIENCE).await,
+                    None => std::future::pending().await,
+                }
+            };
+            if may_read && self.input.capacity() - self.input.len() < READ_BYTES_MIN {
+                self.input.reserve(READ_BYTES);
+            }
+            tokio::select! {
+                biased;
+                () = stopping.cancelled(), if self.end.is_none() => self.end = Some(End::Left),
+                written = writer.write(&self.output), if !self.output.is_empty() => self.written(written?)?,
+                Some(served) = self.work.next(), if has_room => self.served(served),
+                permit = paid(&mut self.long) => self.long = LongFrame::Paid(permit),
+                read = reader.read_buf(&mut self.input), if may_read => match read? {
+                    0 => self.end = Some(End::Left),
+                    _ => self.decode(),
+                },
+                () = patience => return Err(std::io::ErrorKind::TimedOut.into()),
+            }
+        }
+    }
+
+    fn may_read(&self) -> bool {
+        !matches!(self.long, LongFrame::Waits(_))
+            && self.work.len() + self.waiting < REQUESTS_MAX
+            && self.output.len() < WAITING_BYTES_MAX
+    }
+
+    /// Takes in what one read brought.
+    fn decode(&mut self) {
+        loop {
+            let payload = match self.decoder.decode(&mut self.input) {
+                Ok(Some(payload)) => payload,
+                Ok(None) => break,
+                Err(error) => return self.broke(error.to_string()),
+            };
+            self.long = LongFrame::None;
+            match decode_request(&mut self.protocol, payload) {
+                Incoming::Request(to, request) => self.take(to, request),
+                Incoming::Reply(frame) => {
+                    self.put(|output| output.extend_from_slice(&frame));
+                }
+                Incoming::Close(reason) => return self.broke(reason.to_string()),
+            }
+        }
+        self.begun = (!self.input.is_empty()).then(Instant::now);
+        if let Ok(Some(bytes)) = self.decoder.announced(&self.input)
+            && bytes > FREE_FRAME_BYTES
+            && matches!(self.long, LongFrame::None)
+        {
+            let replies = self.front.memory.replies.clone();
+            self.long = LongFrame::Waits(async move { replies.acquire(bytes as u64).await }.boxed());
+        }
+    }
+
+    fn broke(&mut self, cause: String) {
+        self.end = Some(End::Broke(cause));
+        self.long = LongFrame::None;
+    }
+
+    fn take(&mut self, to: ReplyTo, request: Request) {
+        let access = match &request {
+            Request::Read { ledger, target: ReadTarget::Entry(entry), .. }
+            | Request::LongPoll { ledger, target: PollTarget::Read(ReadTarget::Entry(entry)), .. } => {
+                self.strides.note(*ledger, *entry)
+            }
+            _ => Access::Point,
+        };
+        let job = Job { to, request, access, received: Instant::now() };
+        if let Some(key) = job.key() {
+            match self.turns.get_mut(&key) {
+                Some(waiting) => {
+                    waiting.push_back(job);
+                    self.waiting += 1;
+                    return;
+                }
+                None => drop(self.turns.insert(key, VecDeque::new())),
+            }
+        }
+        self.start(job);
+    }
+
+    fn start(&mut self, job: Job) {
+        let front = Arc::clone(&self.front);
+        let (key, asked) = (job.key(), Asked::from(&job.request));
+        let Job { to, request, access, received } = job;
+        let serve = async move { Served { to, key, asked, received, answer: front.answer(request, access).await } };
+        self.work.push(serve.boxed());
+    }
+
+    /// Puts an answer down, and lets the next request of its kind begin.
+    fn served(&mut self, served: Served) {
+        let Served { to, key, asked, received, answer } = served;
+        let bytes = self.put(|output| to.encode(&answer.reply, output));
+        self.permits.extend(answer.permit.map(|permit| (self.put, permit)));
+        self.front.metrics.answered(asked, &answer.reply, bytes, received.elapsed());
+        let Some(key) = key else { return };
+        match self.turns.get_mut(&key).and_then(VecDeque::pop_front) {
+            Some(job) => {
+                self.waiting -= 1;
+                self.start(job);
+            }
+            None => drop(self.turns.remove(&key)),
+        }
+    }
+
+    /// Puts a frame down; returns its bytes.
+    fn put(&mut self, write: impl FnOnce(&mut BytesMut)) -> usize {
+        let before = self.output.len();
+        if before == 0 {
+            self.stuck = Some(Instant::now());
+        }
+        write(&mut self.output);
+        let bytes = self.output.len() - before;
+        self.put += bytes as u64;
+        bytes
+    }
+
+    fn written(&mut self, bytes: usize) -> std::io::Result<()> {
+        if bytes == 0 {
+            return Err(std::io::ErrorKind::WriteZero.into());
+        }
+        self.output.advance(bytes);
+        self.sent += bytes as u64;
+        while self.permits.front().is_some_and(|(end, _)| *end <= self.sent) {
+            self.permits.pop_front();
+        }
+        self.stuck = (!self.output.is_empty()).then(Instant::now);
+        if self.output.is_empty() && self.output.capacity() > KEPT_BYTES_MAX {
+            self.output = BytesMut::new();
+        }
+        Ok(())
+    }
+}
+
+/// Resolves when a long frame is paid for. Cancel-safe: the request keeps its place.
+async fn paid(long: &mut LongFrame) -> BytePermit {
+    match long {
+        LongFrame::Waits(permit) => permit.await,
+        LongFrame::None | LongFrame::Paid(_) => std::future::pending().await,
+    }
+}
