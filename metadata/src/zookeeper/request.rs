@@ -14,7 +14,7 @@ use bytes::Bytes;
 use zookeeper_client::Stat;
 
 use super::names::Place;
-use crate::{Expect, LeaseId, Op, Transaction, Version};
+use crate::{Expect, LeaseId, Op, Transaction, Version, layout};
 
 /// What was read of an operation's key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,10 +93,13 @@ pub(super) fn plan(transaction: &Transaction, places: &[Place], seen: &[Seen]) -
                 let (path, value) = (place.path().to_owned(), value.clone());
                 steps.push(Step::Create { path, value, ephemeral: lease.is_some() });
             }
-            (Op::Put { value, lease, .. }, Seen::Present { path, stat, .. }) if self::lease(stat) == *lease => {
+            (Op::Put { value, lease, .. }, Seen::Present { path, stat, .. })
+                if self::lease(stat) == *lease && layout::parse_registration_key(op.key()).is_none() =>
+            {
                 steps.push(Step::Set { path: path.clone(), value: value.clone(), version: stat.version });
             }
-            // Who holds a znode is decided when it is made.
+            // Who holds a znode is decided when it is made. And BookKeeper's clients look for another address of a bookie only
+            // when its registration has gone.
             (Op::Put { value, lease, .. }, Seen::Present { path, stat, .. }) => {
                 steps.push(Step::Delete { path: path.clone(), version: stat.version });
                 steps.push(Step::Create { path: path.clone(), value: value.clone(), ephemeral: lease.is_some() });

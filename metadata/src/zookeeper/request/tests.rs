@@ -99,6 +99,19 @@ fn another_lease_makes_the_znode_anew() {
 }
 
 #[test]
+fn a_registration_moves_by_being_made_anew() {
+    let transaction =
+        Transaction::new().put(key("/ledgers/available/readonly/c1-0.cold.thermocline:3181"), "x", Expect::Any);
+    let places = places(&transaction);
+    let path = places[0].path();
+    let steps = sent(plan(&transaction, &places, &[present(&places[0], stat(3, 4, 0))]));
+    assert_eq!(steps[0], delete(path, 4));
+    assert!(matches!(&steps[1], Step::Create { ephemeral: false, .. }), "{steps:?}");
+    assert_eq!(steps[2], Step::Set { path: path.into(), value: Bytes::from_static(b"x"), version: 0 });
+    assert_eq!(steps.len(), 3, "BookKeeper's tree has no directories of ours");
+}
+
+#[test]
 fn a_ledger_is_made_under_one_spelling_only() {
     let transaction = Transaction::new().put(key("/ledgers/000/0000/0000/0000/L0001"), "x", Expect::Absent);
     let places = places(&transaction);
