@@ -52,7 +52,7 @@ pub(crate) enum Absence {
 /// What admits an add: records to queue before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Admission {
-    /// The key is new and must be journaled first.
+    /// The key is not durable yet and must be journaled first.
     pub(crate) write_key: bool,
     /// A fence must be journaled, and its durability awaited.
     pub(crate) write_fence: bool,
@@ -136,6 +136,11 @@ impl LedgerState {
         self.fenced && self.fence_durability == Durability::Yes
     }
 
+    /// Whether a fence with this key would write nothing.
+    pub(crate) fn is_fenced_with(&self, key: &MasterKey) -> bool {
+        self.is_fenced_for_good() && self.master_key.as_ref() == Some(key) && self.key_durability == Durability::Yes
+    }
+
     /// Whether someone who knows of `previous` and of a fence, or of none, has waited long enough.
     pub(crate) fn has_news(&self, previous: Option<EntryId>, knows_fence: bool) -> bool {
         self.last_confirmed > previous || self.is_whole().is_err() || (self.is_fenced_for_good() && !knows_fence)
@@ -194,7 +199,9 @@ impl LedgerState {
         }
         self.check_key(key)?;
         // Of a gone ledger too: its tombstone may not be durable yet, and adds from before it may still be on their way.
-        let write_key = self.learn_key(key);
+        self.learn_key(key);
+        // One that is on its way already is written again: the answer waits for what it brings itself.
+        let write_key = self.key_durability != Durability::Yes;
         self.fenced = true;
         let write_fence = self.fence_durability != Durability::Yes;
         if write_fence {

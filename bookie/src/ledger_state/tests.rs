@@ -54,6 +54,23 @@ fn a_fence_stops_normal_adds_only_and_for_ever() {
 }
 
 #[test]
+fn a_key_shown_after_the_fence_is_written_and_waited_for() {
+    let mut state = LedgerState::default();
+    state.admit_fence(Some(&MasterKey::EMPTY)).expect("the key is not known yet");
+    state.on_key(SEGMENT, MasterKey::EMPTY.as_bytes());
+    state.on_fence(SEGMENT);
+    let key_alone = Ok(Admission { write_key: true, write_fence: false });
+    assert_eq!(state.admit_fence(Some(&key("a"))), key_alone);
+    assert!(!state.is_fenced_with(&key("a")));
+    assert_eq!(state.admit_fence(Some(&key("a"))), key_alone, "not durable yet: written again");
+    assert_eq!(state.admit_fence(Some(&key("b"))), Err(Refusal::Unauthorized));
+    state.on_key(SEGMENT, key("a").as_bytes());
+    assert_eq!(state.admit_fence(Some(&key("a"))), Ok(Admission { write_key: false, write_fence: false }));
+    assert!(state.is_fenced_with(&key("a")) && !state.is_fenced_with(&key("b")));
+    assert!(state.is_clean(SEGMENT));
+}
+
+#[test]
 fn tombstones_answer_as_the_protocol_asks() {
     let with = |tombstone| LedgerState::restored(None, Some(tombstone));
     for tombstone in [Tombstone::Deleted, Tombstone::Gone, Tombstone::Revived] {

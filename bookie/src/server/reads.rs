@@ -83,8 +83,7 @@ impl ReadJob {
     /// Whether the journal must be waited for. A recovering client fences with every read; only the first one costs.
     pub(super) fn needs_fence(&self, slot: &LedgerSlot) -> bool {
         let Kind::Fence(key) = &self.kind else { return false };
-        let state = slot.lock();
-        !(state.is_fenced_for_good() && key.is_some() && state.master_key == *key)
+        !key.as_ref().is_some_and(|key| slot.lock().is_fenced_with(key))
     }
 
     fn reply(&self, answer: Result<Fetched, Status>) -> Reply {

@@ -127,13 +127,13 @@ impl Store {
         }
     }
 
-    /// Fences a ledger. Returns once the fence is durable, by when every add admitted earlier is durable and visible too, or
-    /// refused. Not cancel-safe: the fence may happen.
+    /// Fences a ledger. Returns once the fence and the key that was shown are durable, by when every add admitted earlier is
+    /// durable and visible too, or refused. Not cancel-safe: the fence may happen.
     pub(crate) async fn fence(&self, slot: &Arc<LedgerSlot>, key: Option<&MasterKey>) -> Result<(), Status> {
         let receiver = {
             let mut state = slot.lock();
             let admission = state.admit_fence(key).map_err(Refusal::status)?;
-            if !admission.write_fence {
+            if !admission.write_fence && !admission.write_key {
                 return Ok(());
             }
             let (sender, receiver) = oneshot::channel();
@@ -141,8 +141,13 @@ impl Store {
             let done: Completion = Box::new(move |result, _| {
                 let _ = sender.send(result);
             });
-            let record = Pending::control(slot, RecordKind::Fence, Bytes::new(), Some(done));
-            self.queue_records(slot, &mut state, admission, Some(record));
+            if admission.write_fence {
+                let record = Pending::control(slot, RecordKind::Fence, Bytes::new(), Some(done));
+                self.queue_records(slot, &mut state, admission, Some(record));
+            } else {
+                let record = key_record(slot, &state, Some(done));
+                self.queue_records(slot, &mut state, Admission { write_key: false, ..admission }, Some(record));
+            }
             receiver
         };
         receiver.await.unwrap_or(Err(Status::Io))
@@ -155,10 +160,7 @@ impl Store {
         admission: Admission,
         record: Option<Pending>,
     ) {
-        let key = admission.write_key.then(|| {
-            let key = state.master_key.unwrap_or(MasterKey::EMPTY);
-            Pending::control(slot, RecordKind::MasterKey, Bytes::copy_from_slice(key.as_bytes()), None)
-        });
+        let key = admission.write_key.then(|| key_record(slot, state, None));
         state.pending += u32::from(key.is_some()) + u32::from(record.is_some());
         self.queue.push(key.into_iter().chain(record));
     }
@@ -193,4 +195,9 @@ impl Store {
             Err(_) => Err(Status::Io),
         }
     }
+}
+
+fn key_record(slot: &Arc<LedgerSlot>, state: &LedgerState, done: Option<Completion>) -> Pending {
+    let key = state.master_key.unwrap_or(MasterKey::EMPTY);
+    Pending::control(slot, RecordKind::MasterKey, Bytes::copy_from_slice(key.as_bytes()), done)
 }

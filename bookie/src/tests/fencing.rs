@@ -32,6 +32,26 @@ async fn a_fence_holds_after_a_crash_even_when_the_answer_was_no_entry() {
 }
 
 #[tokio::test]
+async fn a_key_shown_after_the_fence_holds_after_a_crash() {
+    let world = World::new();
+    let running = world.start().await;
+    let mut wire = running.connect().await;
+    assert_eq!(wire.fence(1, &MasterKey::EMPTY).await, Err(Status::NoEntry), "a tool that does not know the key");
+    assert_eq!(wire.fence(1, &key()).await, Err(Status::NoEntry));
+    assert_eq!(wire.recover(1, 0, b"recovered").await, Status::Ok);
+    let world = world.crash(running).await;
+    let running = world.start().await;
+    let mut wire = running.connect().await;
+    assert_eq!(wire.fence(1, &MasterKey::derive(b"other")).await, Err(Status::Unauthorized));
+    assert_eq!(wire.fence(1, &key()).await.unwrap(), body(1, 0, b"recovered"));
+    // A key that cannot be stored is not answered as if it were.
+    assert_eq!(wire.fence(2, &MasterKey::EMPTY).await, Err(Status::NoEntry));
+    world.disk.fail_syncs(Some("the cable fell out"));
+    assert_eq!(wire.fence(2, &key()).await, Err(Status::Io));
+    running.stop().await;
+}
+
+#[tokio::test]
 async fn adds_before_a_fence_are_visible_to_it_and_adds_after_it_are_refused() {
     let world = World::new();
     let running = world.start().await;
