@@ -2,6 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use async_trait::async_trait;
@@ -24,6 +25,40 @@ struct State {
     durable: BTreeMap<PathBuf, Arc<Mutex<Content>>>,
     capacity_bytes: Option<u64>,
     faults: Faults,
+    reads: Arc<Reads>,
+}
+
+/// Bytes that reads gave out and that somebody still holds.
+#[derive(Default)]
+struct Reads {
+    held: AtomicU64,
+    peak: AtomicU64,
+}
+
+/// What one range of a read gave out.
+struct ReadBuffer {
+    bytes: Vec<u8>,
+    reads: Arc<Reads>,
+}
+
+impl ReadBuffer {
+    fn new(bytes: &[u8], reads: &Arc<Reads>) -> Self {
+        let held = reads.held.fetch_add(bytes.len() as u64, Ordering::Relaxed) + bytes.len() as u64;
+        reads.peak.fetch_max(held, Ordering::Relaxed);
+        Self { bytes: bytes.to_vec(), reads: reads.clone() }
+    }
+}
+
+impl AsRef<[u8]> for ReadBuffer {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for ReadBuffer {
+    fn drop(&mut self) {
+        self.reads.held.fetch_sub(self.bytes.len() as u64, Ordering::Relaxed);
+    }
 }
 
 #[derive(Default)]
@@ -76,6 +111,12 @@ impl MemoryDisk {
         lock(&self.shared).faults.read = reason.map(str::to_owned);
     }
 
+    /// The most bytes that reads of file content gave out and that were held at one time, whole buffers where only a part is
+    /// in use.
+    pub fn read_bytes_peak(&self) -> u64 {
+        lock(&self.shared).reads.peak.load(Ordering::Relaxed)
+    }
+
     /// A copy of the disk as a power cut at this moment would leave it.
     #[must_use]
     pub fn crash(&self) -> Self {
@@ -95,6 +136,7 @@ impl MemoryDisk {
             durable: survivors,
             capacity_bytes: state.capacity_bytes,
             faults: Faults::default(),
+            reads: Arc::default(),
         };
         Self { shared: Arc::new(Mutex::new(state)) }
     }
@@ -251,7 +293,10 @@ impl DiskFile for Handle {
     }
 
     async fn read(&self, ranges: Vec<Range<u64>>) -> Vec<io::Result<Bytes>> {
-        let fault = lock(&self.disk).faults.read.clone();
+        let (fault, reads) = {
+            let state = lock(&self.disk);
+            (state.faults.read.clone(), state.reads.clone())
+        };
         let content = lock(&self.content);
         ranges
             .into_iter()
@@ -261,7 +306,7 @@ impl DiskFile for Handle {
                 }
                 let (start, end) = (range.start as usize, range.end as usize);
                 let part = content.current.get(start..end).ok_or(io::ErrorKind::UnexpectedEof)?;
-                Ok(Bytes::copy_from_slice(part))
+                Ok(Bytes::from_owner(ReadBuffer::new(part, &reads)))
             })
             .collect()
     }

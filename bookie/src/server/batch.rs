@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use bytes::{Bytes, BytesMut};
 use common::budget::BytePermit;
-use ledger::{EntryId, LedgerId, MasterKey};
+use ledger::{EntryId, MasterKey};
 use proto::{BATCH_ENTRY_HEAD_BYTES, BATCH_HEAD_BYTES, ReadTarget, Reply, ReplyTo, Status};
 use tokio::time::Instant;
 
@@ -12,13 +13,14 @@ use crate::metrics::ReadEnd;
 use crate::store::{Fetched, LedgerSlot, Located, Spot};
 use crate::wakeups::Wakeups;
 
+/// Most entries of one reply: bounds what is known of a batch before the budget admits it. A caller asks again for the rest.
+const ENTRIES_MAX: u32 = 4096;
 /// Entries looked up before other tasks get their turn.
 const LOOK_UPS: usize = 256;
 
 /// A request for consecutive entries.
 pub(super) struct BatchJob {
     pub(super) to: ReplyTo,
-    pub(super) ledger: LedgerId,
     pub(super) start: EntryId,
     pub(super) count_max: Option<u32>,
     pub(super) bytes_max: u64,
@@ -32,7 +34,7 @@ pub(super) struct BatchJob {
 struct Fill {
     bytes: u64,
     entries: u32,
-    count_max: Option<u32>,
+    count_max: u32,
     /// What the caller asked for; the first entry may exceed it.
     bytes_max: u64,
     /// What a frame can carry.
@@ -41,6 +43,7 @@ struct Fill {
 
 impl Fill {
     fn new(count_max: Option<u32>, bytes_max: u64, frame_bytes_max: u64) -> Self {
+        let count_max = count_max.map_or(ENTRIES_MAX, |count| count.min(ENTRIES_MAX));
         Self { bytes: BATCH_HEAD_BYTES as u64, entries: 0, count_max, bytes_max, frame_bytes_max }
     }
 
@@ -56,7 +59,7 @@ impl Fill {
     }
 
     fn is_complete(&self) -> bool {
-        self.count_max.is_some_and(|count| self.entries >= count)
+        self.entries >= self.count_max
     }
 }
 
@@ -64,7 +67,47 @@ impl Fill {
 /// nothing is kept before the budget admits it.
 struct Plan {
     spots: Vec<Option<Spot>>,
+    /// Of the reply.
     bytes: u64,
+}
+
+impl Plan {
+    /// Most that the largest step brings into memory beside the reply.
+    fn step_bytes(&self) -> u64 {
+        let (mut rest, mut most) = (&self.spots[..], 0);
+        while !rest.is_empty() {
+            let (count, bytes) = first_step(rest);
+            (rest, most) = (&rest[count.max(1)..], most.max(bytes));
+        }
+        most
+    }
+}
+
+/// How many entries are read from the disk together, and what that brings into memory at most; none when the first was in memory.
+fn first_step(spots: &[Option<Spot>]) -> (usize, u64) {
+    let (mut bytes, mut before) = (0, None);
+    for (at, spot) in spots.iter().enumerate() {
+        let Some(spot) = spot else { return (at, bytes) };
+        let more = spot.bytes_behind(before);
+        if at > 0 && bytes + more > STEP_BYTES {
+            return (at, bytes);
+        }
+        (bytes, before) = (bytes + more, Some(spot));
+    }
+    (spots.len(), bytes)
+}
+
+/// Bodies of a reply, copied together, so that what they were read with can go.
+struct Bodies {
+    buffer: BytesMut,
+    found: Vec<(Bytes, ReadEnd)>,
+}
+
+impl Bodies {
+    fn push(&mut self, body: &[u8], end: ReadEnd) {
+        self.buffer.extend_from_slice(body);
+        self.found.push((self.buffer.split().freeze(), end));
+    }
 }
 
 impl Reads {
@@ -75,10 +118,10 @@ impl Reads {
         let latency = clock.now() - job.received;
         let (reply, permit) = match answer {
             Ok((found, permit)) => {
-                for (entry, end) in &found {
-                    metrics.read_found(*end, entry.body.len(), latency);
+                for (body, end) in &found {
+                    metrics.read_found(*end, body.len(), latency);
                 }
-                (Reply::Batch { entries: found.into_iter().map(|(entry, _)| entry.body).collect() }, Some(permit))
+                (Reply::Batch { entries: found.into_iter().map(|(body, _)| body).collect() }, Some(permit))
             }
             Err(status) => {
                 metrics.read_not_found(status, latency);
@@ -92,7 +135,7 @@ impl Reads {
         &self,
         job: &BatchJob,
         slot: &Arc<LedgerSlot>,
-    ) -> Result<(Vec<(Fetched, ReadEnd)>, BytePermit), Status> {
+    ) -> Result<(Vec<(Bytes, ReadEnd)>, BytePermit), Status> {
         if let Some(key) = &job.fence {
             // Nothing is told, not even that an entry is missing, before the fence is durable.
             self.server.store.fence(slot, key.as_ref()).await?;
@@ -102,8 +145,10 @@ impl Reads {
         if !self.outbox.wait_for_room_to_answer().await {
             return Err(Status::Io);
         }
-        let permit = self.server.reads.acquire(plan.bytes).await;
+        let bytes = plan.bytes;
+        let mut permit = self.server.reads.acquire(bytes + plan.step_bytes()).await;
         let found = self.fetch_run(job, slot, plan, fill).await?;
+        permit.shrink_to(bytes);
         Ok((found, permit))
     }
 
@@ -142,40 +187,36 @@ impl Reads {
         slot: &LedgerSlot,
         plan: Plan,
         mut fill: Fill,
-    ) -> Result<Vec<(Fetched, ReadEnd)>, Status> {
-        let mut found: Vec<(Fetched, ReadEnd)> = Vec::with_capacity(plan.spots.len());
-        let mut planned = plan.spots.into_iter().peekable();
-        while let Some(first) = planned.next() {
-            if found.len() % LOOK_UPS == LOOK_UPS - 1 {
-                tokio::task::yield_now().await;
-            }
-            let mut step = Vec::new();
-            if let Some(spot) = first {
-                let mut bytes = spot.bytes();
-                step.push(spot);
-                while let Some(Some(spot)) = planned.next_if(|next| next.is_some() && bytes < STEP_BYTES) {
-                    bytes += spot.bytes();
-                    step.push(spot);
+    ) -> Result<Vec<(Bytes, ReadEnd)>, Status> {
+        let capacity = usize::try_from(plan.bytes).map_err(|_| Status::BadRequest)?;
+        let mut bodies =
+            Bodies { buffer: BytesMut::with_capacity(capacity), found: Vec::with_capacity(plan.spots.len()) };
+        let mut planned = plan.spots.into_iter();
+        while !planned.as_slice().is_empty() {
+            let (count, _) = first_step(planned.as_slice());
+            let answers = if count == 0 {
+                planned.next();
+                let entry = job.start.checked_add(bodies.found.len() as u64).ok_or(Status::NoEntry)?;
+                if bodies.found.len() % LOOK_UPS == LOOK_UPS - 1 {
+                    tokio::task::yield_now().await;
                 }
-            }
-            let answers = if step.is_empty() {
-                let entry = job.start.checked_add(found.len() as u64).ok_or(Status::NoEntry)?;
                 vec![self.fetch_from_memory(slot, entry).await]
             } else {
+                let step: Vec<Spot> = planned.by_ref().take(count).flatten().collect();
                 let answers = self.fetch(&step).await;
                 answers.into_iter().map(|answer| answer.map(|found| (found, ReadEnd::Segment))).collect()
             };
             for answer in answers {
                 match answer {
                     // One that was added again meanwhile may be longer than planned.
-                    Ok(entry) if fill.take(entry.0.body.len() as u64) => found.push(entry),
-                    Ok(_) if found.is_empty() => return Err(Status::BadRequest),
-                    Err(status) if found.is_empty() => return Err(status),
-                    Ok(_) | Err(_) => return Ok(found),
+                    Ok((entry, end)) if fill.take(entry.body.len() as u64) => bodies.push(&entry.body, end),
+                    Ok(_) if bodies.found.is_empty() => return Err(Status::BadRequest),
+                    Err(status) if bodies.found.is_empty() => return Err(status),
+                    Ok(_) | Err(_) => return Ok(bodies.found),
                 }
             }
         }
-        Ok(found)
+        Ok(bodies.found)
     }
 
     /// An entry that was in memory a moment ago.

@@ -61,14 +61,35 @@ struct Connection {
     /// The ledger of the last add: most adds of a burst are for the same few.
     last: Option<Arc<LedgerSlot>>,
     batch: Vec<ReadJob>,
+    /// What a burst brought beside reads and adds, until its adds are with the journal.
+    tasks: Vec<Task>,
     /// Covers a frame that is longer than one read, from before it is read.
     long_frame: Option<BytePermit>,
+}
+
+/// A request that takes a turn of the connection and is served by a task of its own.
+enum Task {
+    Run(BatchJob, Arc<LedgerSlot>),
+    List(ReplyTo, Arc<LedgerSlot>),
+    Info { to: ReplyTo, total: bool, free: bool },
 }
 
 /// A decoded frame of a burst.
 enum Item {
     Request(ReplyTo, Request),
     Frame(Bytes),
+}
+
+impl Item {
+    /// What an add, or another request with a body that is stored, takes from the budget of adds.
+    fn added_bytes(&self) -> Option<usize> {
+        match self {
+            Self::Request(_, Request::Add { body, .. } | Request::WriteLac { body, .. }) => {
+                Some(ADD_OVERHEAD_BYTES + RECORD_HEADER_BYTES + body.len())
+            }
+            _ => None,
+        }
+    }
 }
 
 impl Connection {
@@ -83,6 +104,7 @@ impl Connection {
             decoder,
             last: None,
             batch: Vec::new(),
+            tasks: Vec::new(),
             long_frame: None,
         }
     }
@@ -155,9 +177,15 @@ impl Connection {
     async fn handle(&mut self, burst: &mut Vec<Item>) {
         // Once for all that came together; waiting for the budget counts.
         let received = self.server.store.clock.now();
-        let permit = self.admit(burst).await;
+        let mut permit = self.admit(burst).await;
+        let mut adds_left = burst.iter().filter(|item| item.added_bytes().is_some()).count();
         let mut wakeups = Wakeups::default();
         for item in burst.drain(..) {
+            if adds_left == 0 {
+                // The journal has its own part: what comes now may wait for the peer, and nobody's adds should wait for that.
+                permit = Ok(None);
+            }
+            adds_left -= usize::from(item.added_bytes().is_some());
             if !self.outbox.has_room() {
                 // The room comes from the writer, which must know of what was put down so far.
                 wakeups.flush();
@@ -204,11 +232,10 @@ impl Connection {
                     self.handle_other(to, request, received, permit, &mut wakeups).await;
                 }
             }
-            if self.batch.len() >= BATCH_READS {
-                self.start_batch(&mut wakeups).await;
-            }
         }
-        self.start_batch(&mut wakeups).await;
+        drop(permit);
+        wakeups.flush();
+        self.start_batches().await;
     }
 
     /// Everything but adds. `permit` covers the bodies of the burst.
@@ -232,8 +259,9 @@ impl Connection {
             }
             Request::BatchRead { ledger, start, count_max, bytes_max, fence, master_key, .. } => {
                 let fence = fence.then_some(master_key);
-                let job = BatchJob { to, ledger, start, count_max, bytes_max, fence, received };
-                self.start_run(job, wakeups).await;
+                let job = BatchJob { to, start, count_max, bytes_max, fence, received };
+                let slot = self.open(to, ledger, wakeups).await;
+                self.tasks.extend(slot.map(|slot| Task::Run(job, slot)));
             }
             Request::LongPoll { ledger, target, previous, patience } => {
                 self.start_poll(PollJob { to, ledger, target, previous, patience, received }, wakeups).await;
@@ -254,8 +282,14 @@ impl Connection {
                 self.outbox.open_add();
                 self.server.store.force(self.answer(to, Reply::Forced));
             }
-            Request::ListEntries { ledger } => self.start_list(to, ledger, wakeups).await,
-            Request::BookieInfo { total, free } => self.start_info(to, total, free, wakeups).await,
+            Request::ListEntries { ledger } => {
+                let slot = self.open(to, ledger, wakeups).await;
+                self.tasks.extend(slot.map(|slot| Task::List(to, slot)));
+            }
+            Request::BookieInfo { total, free } => {
+                self.outbox.open_read();
+                self.tasks.push(Task::Info { to, total, free });
+            }
             Request::Add { .. } => {
                 debug_assert!(false, "adds are handled where their bytes are admitted");
                 self.outbox.put_failure(&to, Status::Io);
@@ -282,50 +316,9 @@ impl Connection {
         self.server.tasks.spawn("poll", async move { reads.serve_poll(job, slot).await });
     }
 
-    async fn start_run(&mut self, job: BatchJob, wakeups: &mut Wakeups) {
-        let Some(slot) = self.open(job.to, job.ledger, wakeups).await else { return };
-        wakeups.flush();
-        let Some(turn) = self.reads.batch_turn().await else { return };
-        let reads = self.reads.clone();
-        self.server.tasks.spawn("batch read", async move {
-            reads.serve_run(job, slot).await;
-            drop(turn);
-        });
-    }
-
-    async fn start_list(&mut self, to: ReplyTo, ledger: LedgerId, wakeups: &mut Wakeups) {
-        let Some(slot) = self.open(to, ledger, wakeups).await else { return };
-        wakeups.flush();
-        let Some(turn) = self.reads.batch_turn().await else { return };
-        let reads = self.reads.clone();
-        self.server.tasks.spawn("list entries", async move {
-            reads.serve_list(to, &slot).await;
-            drop(turn);
-        });
-    }
-
-    async fn start_info(&mut self, to: ReplyTo, total: bool, free: bool, wakeups: &mut Wakeups) {
-        self.outbox.open_read();
-        wakeups.flush();
-        let Some(turn) = self.reads.batch_turn().await else { return };
-        let reads = self.reads.clone();
-        self.server.tasks.spawn("bookie info", async move {
-            reads.serve_info(to, total, free).await;
-            drop(turn);
-        });
-    }
-
     /// Takes the bytes of the burst's adds from the budget, all at once.
     async fn admit(&mut self, burst: &[Item]) -> Result<Option<Arc<BytePermit>>, Status> {
-        let bytes: usize = burst
-            .iter()
-            .map(|item| match item {
-                Item::Request(_, Request::Add { body, .. } | Request::WriteLac { body, .. }) => {
-                    ADD_OVERHEAD_BYTES + RECORD_HEADER_BYTES + body.len()
-                }
-                _ => 0,
-            })
-            .sum();
+        let bytes: usize = burst.iter().filter_map(Item::added_bytes).sum();
         if bytes == 0 {
             self.long_frame = None;
             return Ok(None);
@@ -397,7 +390,7 @@ impl Connection {
         };
         if job.needs_fence(&slot) {
             let reads = self.reads.clone();
-            self.server.tasks.spawn("fence", async move { reads.serve(job, slot).await });
+            self.server.tasks.spawn("fence", async move { reads.serve_fence(job, slot).await });
             return;
         }
         match self.server.store.read_memory(&slot, job.target()) {
@@ -410,18 +403,30 @@ impl Connection {
         }
     }
 
-    async fn start_batch(&mut self, wakeups: &mut Wakeups) {
-        if self.batch.is_empty() {
-            return;
+    /// Hands out what the burst brought and the journal does not answer, as the connection's turns allow.
+    async fn start_batches(&mut self) {
+        let mut batch = std::mem::take(&mut self.batch).into_iter().peekable();
+        while batch.peek().is_some() {
+            let part: Vec<ReadJob> = batch.by_ref().take(BATCH_READS).collect();
+            let Some(turn) = self.reads.batch_turn().await else { return };
+            let reads = self.reads.clone();
+            self.server.tasks.spawn("reads", async move {
+                reads.serve_batch(part).await;
+                drop(turn);
+            });
         }
-        wakeups.flush();
-        let batch = std::mem::take(&mut self.batch);
-        let Some(turn) = self.reads.batch_turn().await else { return };
-        let reads = self.reads.clone();
-        self.server.tasks.spawn("reads", async move {
-            reads.serve_batch(batch).await;
-            drop(turn);
-        });
+        for task in std::mem::take(&mut self.tasks) {
+            let Some(turn) = self.reads.batch_turn().await else { return };
+            let reads = self.reads.clone();
+            self.server.tasks.spawn("read", async move {
+                match task {
+                    Task::Run(job, slot) => reads.serve_run(job, slot).await,
+                    Task::List(to, slot) => reads.serve_list(to, &slot).await,
+                    Task::Info { to, total, free } => reads.serve_info(to, total, free).await,
+                }
+                drop(turn);
+            });
+        }
     }
 }
 

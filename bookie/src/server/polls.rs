@@ -36,6 +36,12 @@ impl Reads {
             Some(patience) => self.wait(&slot, job.previous, patience.min(PATIENCE_MAX)).await,
             None => None,
         };
+        // Many wait for the same news: what they are answered is read a few at a time, as fast as the peer takes it, or they would
+        // fill the budget that the reads of others wait for.
+        let turn = self.batch_turn().await;
+        if turn.is_none() || !self.outbox.wait_for_room_to_answer().await {
+            return self.put(&job.to, &Reply::Failed(Status::Io), None, &mut Wakeups::default());
+        }
         match job.target {
             PollTarget::Read(target) => {
                 // The wait is not the read's.

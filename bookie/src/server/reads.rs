@@ -16,7 +16,7 @@ use crate::wakeups::Wakeups;
 
 /// Batches of one connection that may be under way; more stop the reading of its socket.
 const BATCHES_MAX: usize = 2;
-/// Bytes that one batch reads from the disk before it hands them to the socket.
+/// Bytes that one batch reads from the disk before it hands them on.
 pub(super) const STEP_BYTES: u64 = 1 << 20;
 
 /// A request that ends in a read.
@@ -198,17 +198,30 @@ impl Reads {
         wakeups.add(&self.outbox);
     }
 
-    /// Serves a read to its end, fence included, and those that waited for it.
-    pub(super) async fn serve(&self, job: ReadJob, slot: Arc<LedgerSlot>) {
+    /// Serves a fencing read to its end, and those that waited for it. Only what follows the fence takes turns.
+    pub(super) async fn serve_fence(&self, job: ReadJob, slot: Arc<LedgerSlot>) {
+        let mut job = job.with_slot(slot);
+        let fenced = self.fence(&mut job).await;
+        // The semaphore is never closed.
+        let _turn = self.batch_turn().await;
         let key = job.key();
-        let mut next = Some(job.with_slot(slot));
-        while let Some(job) = next {
-            self.serve_one(job).await;
-            next = self.next_turn(&key);
+        match fenced {
+            Ok(()) => self.serve_one(job).await,
+            Err(status) => self.answer(&job, Err(status), None, &mut Wakeups::default()),
         }
+        self.serve_waiting(&key).await;
     }
 
-    /// Serves a read to its end.
+    /// Fences as the read asks for. Nothing is told, not even that an entry is missing, before the fence is durable.
+    async fn fence(&self, job: &mut ReadJob) -> Result<(), Status> {
+        if let (Kind::Fence(key), Some(slot)) = (&job.kind, &job.slot) {
+            self.server.store.fence(slot, key.as_ref()).await?;
+            job.kind = Kind::Plain;
+        }
+        Ok(())
+    }
+
+    /// Serves a read to its end, fence included. The caller holds a turn.
     pub(super) async fn serve_one(&self, mut job: ReadJob) {
         let (answer, permit) = match self.read_one(&mut job).await {
             Ok((found, permit)) => (Ok(found), Some(permit)),
@@ -224,9 +237,10 @@ impl Reads {
             None => store.slot(job.ledger).await.map_err(|_| Status::Io)?,
         };
         job.slot = Some(slot.clone());
-        if let Kind::Fence(key) = &job.kind {
-            // Nothing is told, not even that an entry is missing, before the fence is durable.
-            store.fence(&slot, key.as_ref()).await?;
+        self.fence(job).await?;
+        // Before the budget, which others would wait for behind a peer that takes nothing.
+        if !self.outbox.wait_for_room_to_answer().await {
+            return Err(Status::Io);
         }
         match store.locate(&slot, job.target).await? {
             Located::Here(found) => {
@@ -255,6 +269,10 @@ impl Reads {
             let Some(slot) = job.slot.clone() else { continue };
             match self.server.store.locate(&slot, job.target).await {
                 Ok(Located::Here(found)) => {
+                    if !self.outbox.wait_for_room_to_answer().await {
+                        self.finish(job, Err(Status::Io), None).await;
+                        continue;
+                    }
                     let permit = self.server.reads.acquire(found.body.len() as u64).await;
                     self.finish(job, Ok(found), Some(permit)).await;
                 }
@@ -312,7 +330,7 @@ struct Step {
 impl Step {
     fn push(&mut self, mut job: ReadJob, spot: Spot) {
         job.end = ReadEnd::Segment;
-        self.bytes += spot.bytes();
+        self.bytes += spot.bytes_behind(self.spots.last());
         self.jobs.push(job);
         self.spots.push(spot);
     }

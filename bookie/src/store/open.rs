@@ -1,5 +1,5 @@
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use ledger::{EntryId, LedgerId};
@@ -12,7 +12,7 @@ use crate::journal::Class;
 /// A segment that is not sealed: being written, waiting to be sealed, or replayed. Its index is in memory.
 pub(crate) struct OpenSegment {
     pub(crate) header: SegmentHeader,
-    pub(crate) path: PathBuf,
+    pub(crate) path: Arc<Path>,
     pub(crate) file: Arc<dyn DiskFile>,
     /// Bytes reserved for it.
     pub(crate) capacity: u64,
@@ -92,7 +92,7 @@ impl OpenSegment {
         class: Class,
     ) -> Self {
         let index = OpenIndex { ledgers: HashMap::new(), entries: 0, end: BLOCK_BYTES as u64, last_sequence: 0 };
-        Self { header, path, file, capacity, class, index: RwLock::new(index) }
+        Self { header, path: path.into(), file, capacity, class, index: RwLock::new(index) }
     }
 
     pub(crate) fn id(&self) -> SegmentId {

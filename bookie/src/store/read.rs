@@ -1,4 +1,4 @@
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -35,13 +35,26 @@ pub(crate) struct Spot {
     segment: SegmentId,
     place: Place,
     file: Arc<dyn DiskFile>,
-    path: PathBuf,
+    path: Arc<Path>,
 }
 
 impl Spot {
     /// Bytes the entry's record has.
     pub(crate) fn bytes(&self) -> u64 {
         u64::from(self.place.bytes)
+    }
+
+    /// Most that a read of this entry brings into memory when one of `before` goes with it: its record, and what lies between
+    /// the two where they are close, which is kept as long as any of both. The sum over spots is never less than [`Store::fetch`]
+    /// of all of them reads, in whatever order they lie.
+    pub(crate) fn bytes_behind(&self, before: Option<&Spot>) -> u64 {
+        let gap = before.map_or(0, |before| {
+            let gap = self.place.offset.checked_sub(before.place.offset).map(u64::from);
+            let gap = gap.and_then(|apart| apart.checked_sub(before.bytes()));
+            // Apart or out of order: a read of its own, or a gap to another one.
+            gap.filter(|gap| *gap < READ_GAP_BYTES && self.segment == before.segment).unwrap_or(READ_GAP_BYTES)
+        });
+        gap + self.bytes()
     }
 }
 
@@ -124,7 +137,7 @@ impl Store {
         last_confirmed: Option<EntryId>,
     ) -> Result<Option<Located>, Error> {
         let ledger = slot.id();
-        let spot = |segment, place, file: &Arc<dyn DiskFile>, path: &PathBuf| Spot {
+        let spot = |segment, place, file: &Arc<dyn DiskFile>, path: &Arc<Path>| Spot {
             ledger,
             entry,
             last_confirmed,

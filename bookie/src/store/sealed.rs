@@ -32,7 +32,7 @@ struct State {
 /// An open sealed segment.
 pub(crate) struct SealedFile {
     pub(crate) id: SegmentId,
-    pub(crate) path: PathBuf,
+    pub(crate) path: Arc<Path>,
     pub(crate) file: Arc<dyn DiskFile>,
     trailer: Trailer,
     directory: Directory,
@@ -182,7 +182,7 @@ impl SealedFile {
         let range = trailer.layout.directory();
         let block = read_one(&*file, range.clone()).await.map_err(Error::disk("read", &path))?;
         let directory = Directory::decode(&block).map_err(|damage| at_offset(&path, range.start, damage))?;
-        Ok(Self { id, path, file, trailer, directory })
+        Ok(Self { id, path: path.into(), file, trailer, directory })
     }
 
     async fn entry_block(&self, number: u32) -> Result<EntryBlock, Error> {

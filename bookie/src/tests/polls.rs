@@ -208,6 +208,40 @@ async fn waits_beyond_their_number_are_answered_at_once_and_hold_no_budget() {
 }
 
 #[tokio::test]
+async fn polls_of_a_deaf_peer_do_not_hold_up_the_reads_of_others() {
+    let mut world = World::new();
+    world.config.read_bytes_max = ::config::ByteSize::mib(4);
+    world.config.write_timeout = ::config::Span::secs(60);
+    let running = world.start().await;
+    let mut v2 = running.connect().await;
+    for e in 0..3 {
+        assert_eq!(v2.add(2, e, &[7; 100_000]).await, Status::Ok);
+    }
+    assert_eq!(v2.add(1, 0, b"x").await, Status::Ok);
+    let mut deaf = running.connect().await;
+    let mut out = BytesMut::new();
+    for txn in 0..40 {
+        let target = if txn % 2 == 0 { PollTarget::Next } else { PollTarget::Read(ReadTarget::Entry(entry(1))) };
+        put_poll(&mut out, txn, 1, target, Some(0), LONG);
+    }
+    deaf.send_raw(&out).await;
+    settle(|| running.bookie.waiting_polls() == 40).await;
+    // 40 answers of 300 kB, three times the budget.
+    assert_eq!(v2.add(1, 1, &[1; 300_000]).await, Status::Ok);
+    assert_eq!(v2.add(1, 2, b"x").await, Status::Ok);
+    settle(|| running.bookie.waiting_polls() == 0).await;
+    for e in 0..3 {
+        assert_eq!(
+            v2.read(2, e).await.unwrap(),
+            body(2, e, &[7; 100_000]),
+            "from the disk, without waiting for the deaf"
+        );
+    }
+    drop(deaf);
+    running.stop().await;
+}
+
+#[tokio::test]
 async fn a_ledger_that_is_dropped_ends_the_wait_and_is_not_told_as_less() {
     let world = World::new();
     let running = world.start().await;
