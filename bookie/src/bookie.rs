@@ -11,7 +11,7 @@ use common::net::Listener;
 use common::rng::Rng;
 use common::shutdown::{StopError, TaskTree};
 use ledger::BookieId;
-use metadata::{BookieInfo, Cookies, Ledgers, MetadataStore};
+use metadata::{BookieInfo, Cookies, MetadataStore};
 use tokio::sync::{mpsc, watch};
 
 use crate::collector::{CollectReport, Collector, remove_marked};
@@ -129,7 +129,8 @@ impl Bookie {
 
         let address = listener.address();
         let tasks = tasks.child("bookie");
-        let collector = Arc::new(Collector::new(store.clone(), Ledgers::new(metadata.clone()), id.clone()));
+        let instance = identity.instance().clone();
+        let collector = Arc::new(Collector::new(store.clone(), metadata.clone(), instance, id.clone()));
         let bookie = Self { id, address, store, collector, maker, tasks };
         bookie.serve(writer, (jobs, restored.unsealed), listener, &budget);
         match bookie.register(metadata).await {

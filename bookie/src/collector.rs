@@ -6,6 +6,8 @@
 //! 2. For each ledger without a tombstone read metadata by quorum; the read begins after the pick. Absent: *deleted*. Closed
 //!    with this bookie in no segment: *gone*. Anything else, an error above all: keep. A ledger with a recent recovery add is
 //!    kept whatever metadata says.
+//!    After the last answer the store is asked, by proof, whether it still is the bookie's cluster. If it is not, *absent* says
+//!    nothing of this bookie's ledgers: a cluster is removed by taking its identity away first. Everything is kept then.
 //! 3. Make the tombstones durable.
 //! 4. A segment whose ledgers are all deleted or gone: take its rows out of the index and mark it as being dropped (synced),
 //!    remove the file, sync the directory, take the mark away.
@@ -16,11 +18,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::StreamExt as _;
 use ledger::{BookieId, LedgerId, LedgerMetadata};
-use metadata::Ledgers;
+use metadata::{Cluster, InstanceId, Ledgers, MetadataStore};
 
 use crate::error::Error;
 use crate::format::SegmentId;
@@ -48,7 +50,7 @@ pub struct CollectReport {
     pub ledgers_deleted: u64,
     /// Ledgers found to live elsewhere.
     pub ledgers_gone: u64,
-    /// Ledgers kept because metadata gave no answer.
+    /// Ledgers kept because metadata gave no answer, or not as this bookie's cluster.
     pub ledgers_unknown: u64,
     /// Segments removed.
     pub segments_removed: u64,
@@ -58,8 +60,13 @@ pub struct CollectReport {
 
 pub(crate) struct Collector {
     store: Arc<Store>,
+    metadata: Arc<dyn MetadataStore>,
     ledgers: Ledgers,
+    /// The cluster the bookie started in.
+    instance: InstanceId,
     me: BookieId,
+    /// Whether the log knows that the cluster is not there; once is enough.
+    told_no_cluster: AtomicBool,
     /// One run at a time; holds where the next run begins to ask.
     cursor: tokio::sync::Mutex<SegmentId>,
 }
@@ -78,8 +85,10 @@ pub(crate) fn judge(metadata: Option<&LedgerMetadata>, me: &BookieId) -> Option<
 }
 
 impl Collector {
-    pub(crate) fn new(store: Arc<Store>, ledgers: Ledgers, me: BookieId) -> Self {
-        Self { store, ledgers, me, cursor: tokio::sync::Mutex::new(SegmentId::NONE) }
+    pub(crate) fn new(store: Arc<Store>, metadata: Arc<dyn MetadataStore>, instance: InstanceId, me: BookieId) -> Self {
+        let ledgers = Ledgers::new(metadata.clone());
+        let (told_no_cluster, cursor) = (AtomicBool::new(false), tokio::sync::Mutex::new(SegmentId::NONE));
+        Self { store, metadata, ledgers, instance, me, told_no_cluster, cursor }
     }
 
     /// One run over the sealed segments. Not cancel-safe, but a run that stops anywhere is completed by the next.
@@ -102,7 +111,11 @@ impl Collector {
         }
         let (picked, undecided) = self.pick(&mut cursor).await;
         report.segments = picked.len() as u64;
-        let verdicts = self.ask(undecided, &mut report).await;
+        let mut verdicts = self.ask(undecided, &mut report).await;
+        if !verdicts.is_empty() && !self.is_my_cluster().await {
+            report.ledgers_unknown += verdicts.len() as u64;
+            verdicts.clear();
+        }
         self.decide(&verdicts, &mut report).await?;
         for segment in picked {
             let dead = |ledger: &LedgerId| {
@@ -187,6 +200,20 @@ impl Collector {
             );
         }
         verdicts.into_iter().map(|(ledger, tombstone)| Verdict { ledger, tombstone }).collect()
+    }
+
+    /// Whether the store still holds the cluster this bookie started in. Asked after the answers it is to confirm.
+    async fn is_my_cluster(&self) -> bool {
+        let found = Cluster::open(&*self.metadata).await;
+        if matches!(&found, Ok(Some(found)) if *found == self.instance) {
+            self.told_no_cluster.store(false, Ordering::Relaxed);
+            return true;
+        }
+        if !self.told_no_cluster.swap(true, Ordering::Relaxed) {
+            let (mine, found) = (&self.instance, found.map_err(|error| error.to_string()));
+            tracing::error!(%mine, ?found, "metadata does not show this bookie's cluster; no ledger is dropped until it does");
+        }
+        false
     }
 
     async fn decide(&self, verdicts: &[Verdict], report: &mut CollectReport) -> Result<(), Error> {

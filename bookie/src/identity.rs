@@ -8,12 +8,15 @@ use std::path::{Path, PathBuf};
 
 use common::rng::Rng;
 use ledger::BookieId;
-use metadata::{Cluster, Cookie, CookieMismatch, CookieVerdict, Cookies, LocalCookie, MetadataStore, WriteError};
+use metadata::{
+    Cluster, Cookie, CookieMismatch, CookieVerdict, Cookies, InstanceId, LocalCookie, MetadataStore, WriteError,
+};
 
 use crate::disk::Disk;
 use crate::error::Error;
 use crate::format::SegmentId;
 use crate::index::{Index, rows};
+use crate::wipe::FORMATTING_FILE;
 
 pub(crate) const VERSION_FILE: &str = "VERSION";
 pub(crate) const INTENT_FILE: &str = "VERSION.new";
@@ -46,6 +49,7 @@ impl Directories {
 
 /// A directory that may be used, and what is still to be done to make it this bookie's.
 pub(crate) struct Identity {
+    instance: InstanceId,
     cookie: Cookie,
     new: bool,
 }
@@ -77,6 +81,13 @@ pub(crate) async fn check(
 ) -> Result<Identity, Error> {
     BookieId::for_real_bookie(id.as_str()).map_err(|error| Error::Identity(error.to_string()))?;
     disk.create_dir(&dirs.root).await.map_err(Error::disk("create", &dirs.root))?;
+    let mark = dirs.root.join(FORMATTING_FILE);
+    if disk.read_file(&mark, COOKIE_BYTES_MAX).await.map_err(Error::disk("read", &mark))?.is_some() {
+        return Err(Error::Identity(format!(
+            "the removal of the data in directory {} was begun and has not ended: run `thermocline bookie format` again",
+            dirs.root.display()
+        )));
+    }
     let local = [local_cookie(disk, &dirs.root).await?, local_cookie(disk, &dirs.journal).await?];
     let known_here = local.iter().any(|local| local.cookie.is_some());
     let instance = if known_here {
@@ -94,15 +105,15 @@ pub(crate) async fn check(
     let stored = cookies.get(id).await.map_err(|error| Error::metadata("read the cookie", error))?;
     let stored = stored.map(|(cookie, _)| cookie);
     match metadata::verify(&local, stored.as_ref(), &cookie) {
-        Ok(CookieVerdict::Known) => Ok(Identity { cookie, new: false }),
+        Ok(CookieVerdict::Known) => Ok(Identity { instance, cookie, new: false }),
         Ok(CookieVerdict::NewBookie) => {
             refuse_foreign_files(disk, dirs, &cookie).await?;
-            Ok(Identity { cookie, new: true })
+            Ok(Identity { instance, cookie, new: true })
         }
         Err(mismatch @ (CookieMismatch::Blank { .. } | CookieMismatch::NotInCluster { .. })) => {
             // The set-up of this very bookie, cut short after its cookie was stored?
             if intends(disk, dirs, &cookie).await? && !has_segments(disk, dirs).await? && stored.is_some() {
-                return Ok(Identity { cookie, new: true });
+                return Ok(Identity { instance, cookie, new: true });
             }
             Err(Error::Identity(mismatch.to_string()))
         }
@@ -111,6 +122,11 @@ pub(crate) async fn check(
 }
 
 impl Identity {
+    /// The cluster the directory belongs to.
+    pub(crate) fn instance(&self) -> &InstanceId {
+        &self.instance
+    }
+
     /// Writes down that this directory is about to become this bookie's. To be called before anything is created in it.
     pub(crate) async fn intend(&self, disk: &dyn Disk, dirs: &Directories) -> Result<(), Error> {
         if self.new {

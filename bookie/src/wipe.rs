@@ -19,7 +19,8 @@ use crate::error::Error;
 use crate::format::SegmentId;
 use crate::identity::{Directories, INTENT_FILE, VERSION_FILE};
 
-const FORMATTING_FILE: &str = "FORMATTING";
+/// Stands in the directory from before the first removal until after the last.
+pub(crate) const FORMATTING_FILE: &str = "FORMATTING";
 const COOKIE_BYTES_MAX: u64 = 64 << 10;
 /// What a file written in one step leaves when it is cut short.
 const TEMPORARY: &str = ".tmp";

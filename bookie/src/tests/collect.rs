@@ -8,9 +8,10 @@ use crate::index::{Index, MemoryIndex, Write};
 use crate::ledger_state::Tombstone;
 use crate::store::Tombstones;
 use crate::{Bookie, Error};
+use bytes::Bytes;
 use common::shutdown::TaskTree;
 use ledger::MasterKey;
-use metadata::{FaultKind, FaultyStore, MemoryStore, layout};
+use metadata::{Expect, FaultKind, FaultyStore, MemoryStore, MetadataStore as _, Transaction, layout};
 use proto::client::{decode_response_v3, encode_read_lac_v3, encode_read_v3};
 use proto::{ReadTarget, Status};
 
@@ -130,6 +131,30 @@ async fn without_an_answer_from_metadata_everything_is_kept() {
         assert_eq!(wire.read(1, e).await.unwrap(), body(1, e, &payload(1, e)));
     }
     assert_eq!(running.bookie.collect_now().await.unwrap().segments_removed, 2, "with an answer it is dropped");
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_removed_cluster_says_nothing_about_its_ledgers() {
+    let world = World::new();
+    let (running, mut wire, end) = filled(&world, 1).await;
+    let metadata = &*world.metadata;
+    let instance = metadata.get_quorum(&layout::instance_key()).await.unwrap().unwrap();
+    let (own, other) = (instance.value.clone(), Bytes::from_static(b"another-cluster"));
+    // Removed, then another one in its place.
+    let removed = Transaction::new().delete(layout::instance_key(), Expect::Present);
+    for step in [removed, Transaction::new().put(layout::instance_key(), other, Expect::Absent)] {
+        metadata.commit(step).await.unwrap();
+        let report = running.bookie.collect_now().await.unwrap();
+        assert_eq!((report.ledgers_asked, report.ledgers_unknown), (1, 1));
+        assert_eq!((report.ledgers_deleted, report.segments_removed), (0, 0));
+    }
+    assert_eq!(running.bookie.stats().tombstones, 0);
+    for e in 0..end {
+        assert_eq!(wire.read(1, e).await.unwrap(), body(1, e, &payload(1, e)));
+    }
+    metadata.commit(Transaction::new().put(layout::instance_key(), own, Expect::Present)).await.unwrap();
+    assert_eq!(running.bookie.collect_now().await.unwrap().segments_removed, 2, "the cluster itself is believed");
     running.stop().await;
 }
 
