@@ -273,18 +273,26 @@ async fn cookies_are_listed_shown_generated_stored_and_removed() {
     std::fs::write(&wrong, "no cookie").unwrap();
     refused_at(&["cookie", "create", "bookie-2", "--file", &wrong], &["read cookie"]);
 
-    let version = &version_of(uri, "bookie-2");
-    refused_at(&["cookie", "delete", "bookie-2"], &["--confirm bookie-2", "Nothing was changed"]);
-    refused_at(&["cookie", "delete", "bookie-2", "--confirm", "bookie-1"], &["Nothing was changed"]);
-    refused_at(&["cookie", "delete", "bookie-2", "--version", "0"], &[&format!("has version {version}, not 0")]);
-    good_at(&["cookie", "delete", "bookie-2", "--version", version]);
-    refused_at(&["cookie", "delete", "bookie-2", "--version", version], &["no cookie of bookie"]);
-    let stored = json(&["cookie", "create", "bookie-2", "--file", &file, "--metadata", uri]);
+    let needed = ["bookie-2 is a member of 400 ledgers (", "…", "another id", "Nothing was changed"];
+    refused_at(&["cookie", "delete", "bookie-2", "--version", &version_of(uri, "bookie-2")], &needed);
+    refused_at(&["cookie", "delete", "bookie-2", "--confirm", "bookie-2"], &needed);
+    good_at(&["cookie", "show", "bookie-2"]);
+
+    std::fs::remove_file(&file).unwrap();
+    good_at(&["cookie", "generate", "bookie-8", "--out", &file]);
+    good_at(&["cookie", "create", "bookie-8", "--file", &file]);
+    let version = &version_of(uri, "bookie-8");
+    refused_at(&["cookie", "delete", "bookie-8"], &["--confirm bookie-8", "Nothing was changed"]);
+    refused_at(&["cookie", "delete", "bookie-8", "--confirm", "bookie-1"], &["Nothing was changed"]);
+    refused_at(&["cookie", "delete", "bookie-8", "--version", "0"], &[&format!("has version {version}, not 0")]);
+    good_at(&["cookie", "delete", "bookie-8", "--version", version]);
+    refused_at(&["cookie", "delete", "bookie-8", "--version", version], &["no cookie of bookie"]);
+    let stored = json(&["cookie", "create", "bookie-8", "--file", &file, "--metadata", uri]);
     assert_ne!(stored["version"].as_str().unwrap(), version, "a version never comes back");
-    refused_at(&["cookie", "delete", "bookie-2", "--version", version], &["not the one you looked at"]);
-    let deleted = json(&["cookie", "delete", "bookie-2", "--confirm", "bookie-2", "--metadata", uri]);
+    refused_at(&["cookie", "delete", "bookie-8", "--version", version], &["not the one you looked at"]);
+    let deleted = json(&["cookie", "delete", "bookie-8", "--confirm", "bookie-8", "--metadata", uri]);
     assert_eq!(deleted["deleted"], true);
-    assert!(!good_at(&["cookie", "list"]).contains("bookie-2"));
+    assert!(!good_at(&["cookie", "list"]).contains("bookie-8"));
 }
 
 /// A bookie that has run in `home/bookie` with the cluster's metadata, and stopped.
@@ -345,10 +353,18 @@ async fn a_bookie_that_is_needed_is_not_formatted() {
     assert_eq!(plan.status.code(), Some(2));
     let plan: Value = serde_json::from_slice(&plan.stdout).unwrap();
     assert_eq!((&plan["ledgers"], &plan["registered"], &plan["cookie"]), (&1.into(), &false.into(), &true.into()));
+    // Forced: the data goes, the id stays taken, and its directory is not accepted blank.
+    let forced = good(&[&known[..], &["--force", "--confirm", "bookie-4"]].concat());
+    assert!(forced.contains("1 ledger (9000): its cookie stays") && forced.contains("another id"), "{forced}");
+    good(&["cookie", "show", "bookie-4", "--metadata", uri]);
+    let blank = run(&["bookie", "--metadata", uri, "--id", "bookie-4", "--dir", &at, "--listen", "127.0.0.1:0"]);
+    assert!(!blank.status.success() && text(&blank.stderr).contains("bookie-4"), "{}", text(&blank.stderr));
     {
         let store = metadata::open(uri).await.unwrap();
         Ledgers::new(store).delete(LedgerId::new(9000_u64).unwrap(), None).await.unwrap();
     }
+    good(&["cookie", "delete", "bookie-4", "--confirm", "bookie-4", "--metadata", uri]);
+    used_bookie(home.path(), uri, "bookie-4").await;
     let plan = good(&[&known[..], &["--dry-run"]].concat());
     assert!(plan.contains("member of ledgers  0") && plan.contains("bookie-4"), "{plan}");
     refused(&known, &["--confirm bookie-4", "Nothing was changed"]);

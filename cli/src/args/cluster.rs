@@ -148,9 +148,8 @@ pub enum CookieCommand {
     },
     /// Remove the cookie of a bookie that is gone for good (BookKeeper: cookie_delete)
     ///
-    /// From then on an empty directory may take the bookie's id. Do it only when no ledger needs what
-    /// the bookie held: `thermocline bookie format` looks after that. Refused while the bookie is
-    /// registered. Only the cookie that was looked at is removed: say its version as `cookie list`
+    /// From then on an empty directory may take the bookie's id. Refused while the bookie is registered,
+    /// and while ledgers name it: give the new bookie another id then. Only the cookie that was looked at is removed: say its version as `cookie list`
     /// shows it, or type the bookie's id at the question.
     ///
     /// Example:

@@ -8,7 +8,7 @@ use metadata::admin::{self, Naming, State};
 use metadata::{Cookies, MetadataStore, StoredCookie, layout};
 use serde_json::json;
 
-use super::cookie::removal_fault;
+use super::cookie::{ledgers_naming, needed};
 use crate::args::{BookieFormatArgs, Output};
 use crate::confirm::confirm;
 use crate::fault::chain;
@@ -41,7 +41,9 @@ pub(super) async fn run(args: BookieFormatArgs) -> Result<(), Fault> {
         return Err(Fault::usage(format!("{refusal}. Nothing was changed")));
     }
     let (files, bytes) = (wipe.files() as u64, wipe.allocated_bytes());
-    let cookie = known.as_ref().and_then(|known| known.cookie.as_ref());
+    // A blank bookie with the id of one that ledgers name would deny what that one acknowledged: the id is retired.
+    let retired = known.as_ref().and_then(|known| needed(&id, &known.naming));
+    let cookie = known.as_ref().and_then(|known| known.cookie.as_ref()).filter(|_| retired.is_none());
     let what = format!(
         "All data of bookie {id} in {dir} ({} files, {}){} will be removed.",
         output::count(files),
@@ -54,16 +56,24 @@ pub(super) async fn run(args: BookieFormatArgs) -> Result<(), Fault> {
     let wiped = wipe.remove().await.map_err(failed)?;
     if let (Some(known), Some(cookie)) = (&known, cookie) {
         let removed = Cookies::new(known.store.clone()).remove(&id, cookie.version).await;
-        removed.map_err(|error| removal_fault(&error).with(" The data is removed; the same command goes on"))?;
+        removed.map_err(|error| {
+            Fault::failed(format!("{}. The data is removed; the same command goes on", chain(&error)))
+        })?;
     }
     wiped.finish().await.map_err(failed)?;
     match args.output {
         Output::Json => output::json(&json!({
             "bookie": id.as_str(), "dir": dir.to_string(), "dry_run": false, "files": files, "bytes": bytes,
-            "cookie_deleted": cookie.is_some(),
+            "cookie_deleted": cookie.is_some(), "id_retired": retired.is_some(),
         })),
         Output::Table => {
             println!("removed bookie {id} from {dir}: {} files, {}", output::count(files), output::bytes(bytes));
+            if let Some(needed) = retired {
+                println!(
+                    "{needed}: its cookie stays, so that no blank bookie takes this id; start the new one under another id"
+                );
+                return Ok(());
+            }
             match (&known, cookie) {
                 (Some(known), Some(_)) => println!("removed its cookie from {}", metadata::shown(&known.uri)),
                 (Some(_), None) => println!("the cluster had no cookie of it"),
@@ -100,9 +110,7 @@ async fn look(uri: &str, id: &BookieId, instance: Option<&str>) -> Result<Known,
     for key in [layout::available_key(id), layout::readonly_key(id)] {
         registered |= store.get_quorum(&key).await.map_err(fault)?.is_some();
     }
-    let progress = output::progress_open("looking through ledgers");
-    let naming = admin::ledgers_naming(&*store, id, &|done| progress.set_position(done)).await;
-    progress.finish_and_clear();
+    let naming = ledgers_naming(&*store, id).await;
     let cookie = Cookies::new(store.clone()).stored(id).await.map_err(fault)?;
     Ok(Known { store, uri: uri.to_owned(), registered, naming: naming.map_err(fault)?, cookie })
 }
@@ -122,22 +130,8 @@ fn refusal(id: &BookieId, known: Option<&Known>, force: bool) -> Option<String> 
 }
 
 fn naming_refusal(id: &BookieId, naming: &Naming) -> Option<String> {
-    if naming.count > 0 {
-        let first: Vec<String> = naming.first.iter().map(ToString::to_string).collect();
-        let more = if naming.count > first.len() as u64 { ", …" } else { "" };
-        return Some(format!(
-            "bookie {id} is a member of {} ledger{} ({}{more}): what it holds of them would be lost. Settle and release them, or say --force",
-            output::count(naming.count),
-            if naming.count == 1 { "" } else { "s" },
-            first.join(", ")
-        ));
-    }
-    (naming.unreadable > 0).then(|| {
-        format!(
-            "{} ledgers cannot be read, so nobody knows whether they need bookie {id}; say --force",
-            naming.unreadable
-        )
-    })
+    let advice = "what it holds of them would be lost, and its id with it. Settle and release them, or say --force";
+    needed(id, naming).map(|needed| format!("{needed}: {advice}"))
 }
 
 fn tell_plan(args: &BookieFormatArgs, wipe: &Wipe, known: Option<&Known>, refusal: Option<&str>) {

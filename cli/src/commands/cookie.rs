@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ledger::BookieId;
-use metadata::admin::{self, Identity, State};
+use metadata::admin::{self, Identity, Naming, State};
 use metadata::{Bookies, Cookie, Cookies, MetadataStore, RemoveCookieError, StoredCookie, WriteError};
 use serde_json::json;
 
@@ -162,6 +162,28 @@ fn read(file: &Path) -> Result<Cookie, Fault> {
     Cookie::decode(&text).map_err(|error| Fault::usage(format!("{}: {}", file.display(), chain(&error))))
 }
 
+pub(super) async fn ledgers_naming(store: &dyn MetadataStore, id: &BookieId) -> Result<Naming, metadata::Error> {
+    let progress = output::progress_open("looking through ledgers");
+    let naming = admin::ledgers_naming(store, id, &|done| progress.set_position(done)).await;
+    progress.finish_and_clear();
+    naming
+}
+
+/// Who needs the bookie, as the beginning of a sentence; `None`: nobody. Pure.
+pub(super) fn needed(id: &BookieId, naming: &Naming) -> Option<String> {
+    if naming.count > 0 {
+        let mut first: Vec<String> = naming.first.iter().map(ToString::to_string).collect();
+        if naming.count > first.len() as u64 {
+            first.push("…".to_owned());
+        }
+        let (count, many) = (output::count(naming.count), if naming.count == 1 { "" } else { "s" });
+        return Some(format!("bookie {id} is a member of {count} ledger{many} ({})", first.join(", ")));
+    }
+    let unreadable = naming.unreadable;
+    (unreadable > 0)
+        .then(|| format!("{unreadable} ledgers cannot be read, so nobody knows whether they need bookie {id}"))
+}
+
 /// How a cookie is named for its removal.
 struct Delete<'a> {
     version: Option<&'a str>,
@@ -170,8 +192,17 @@ struct Delete<'a> {
 
 async fn delete(uri: &str, id: &BookieId, order: Delete<'_>, form: Output) -> Result<(), Fault> {
     let (store, _) = open(uri).await?;
-    let cookies = Cookies::new(store);
+    let cookies = Cookies::new(store.clone());
     let found = stored(uri, &cookies, id).await?;
+    // In this order: a bookie that is not registered gets no new ledgers.
+    cookies.refuse_registered(id).await.map_err(|error| removal_fault(&error))?;
+    let naming = ledgers_naming(&*store, id).await.map_err(|error| stores::fault(uri, &error))?;
+    if let Some(needed) = needed(id, &naming) {
+        return Err(Fault::usage(format!(
+            "{needed}. A blank bookie with this id would deny what the old one acknowledged and forget what it fenced; give the new \
+             bookie another id. Nothing was changed"
+        )));
+    }
     match order.version {
         Some(version) if version == found.version.to_string() => {}
         Some(version) => {
@@ -191,13 +222,13 @@ async fn delete(uri: &str, id: &BookieId, order: Delete<'_>, form: Output) -> Re
             output::json(&json!({ "bookie": id.as_str(), "version": found.version.to_string(), "deleted": true }));
         }
         Output::Table => println!(
-            "removed the cookie of bookie {id}; a bookie with this id may now begin in an empty directory, and its old directory is refused"
+            "removed the cookie of bookie {id}; a bookie with this id may now begin in an empty directory; never bring its old one back"
         ),
     }
     Ok(())
 }
 
-pub(super) fn removal_fault(error: &RemoveCookieError) -> Fault {
+fn removal_fault(error: &RemoveCookieError) -> Fault {
     match error {
         RemoveCookieError::Registered { .. } | RemoveCookieError::Changed { .. } => {
             Fault::usage(format!("{}. Nothing was changed", chain(error)))

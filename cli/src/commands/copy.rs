@@ -55,7 +55,10 @@ async fn copy(args: CopyArgs) -> Result<(), Fault> {
     reading.finish_and_clear();
     let done = done.map_err(|error| match way {
         Way::Compare => fault(error),
-        Way::Begin | Way::GoOn(..) => fault(error).with(" The same command goes on where this one stopped"),
+        // Something may have been changed, whatever the reason.
+        Way::Begin | Way::GoOn(..) => {
+            Fault::failed(fault(error).to_string()).with(" The same command goes on where this one stopped")
+        }
     })?;
     tell_done(&survey, &done, &source, &target, args.output);
     Ok(())

@@ -49,6 +49,8 @@ pub struct Survey {
     pub target: State,
     /// A key of the target, when there is one and no cluster or marker.
     pub stranger: Option<String>,
+    /// Whether both hold the cluster's identity under one version: they are one store, named twice.
+    pub same_store: bool,
 }
 
 /// What may be done.
@@ -84,8 +86,14 @@ pub async fn survey(from: &dyn MetadataStore, to: &dyn MetadataStore, told: Told
             stranger = stranger.or(first.into_iter().next().map(|(key, _)| key.to_string()));
         }
     }
+    let mut same_store = false;
+    if let (State::Cluster(_), State::Cluster(_)) = (&source, &target) {
+        let key = layout::instance_key();
+        let found = from.get_quorum(&key).await?;
+        same_store = found.is_some() && found == to.get_quorum(&key).await?;
+    }
     let attempts = left.of(Kind::Attempt);
-    Ok(Survey { source, live: live(from).await?, attempts, carried, left, target, stranger })
+    Ok(Survey { source, live: live(from).await?, attempts, carried, left, target, stranger, same_store })
 }
 
 impl Survey {
@@ -97,6 +105,11 @@ impl Survey {
         let State::Cluster(source) = &self.source else {
             return Err(refused(format!("nothing to copy from: {}", self.source.no_cluster())));
         };
+        if self.same_store {
+            return Err(refused(format!(
+                "source and target are one store, named twice: both hold cluster {source} under the same version"
+            )));
+        }
         let way = match &self.target {
             State::Empty => match &self.stranger {
                 None => Way::Begin,

@@ -341,6 +341,17 @@ async fn a_copy_is_refused_while_the_source_lives_or_settles() {
 }
 
 #[tokio::test]
+async fn a_store_named_twice_is_no_copy() {
+    let store = faulty();
+    filled(&store).await;
+    let before = keys(&*store).await;
+    let error = copy_once(&store, &store, copy_options(1)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Refused);
+    assert!(error.to_string().contains("one store, named twice"), "{error}");
+    assert_eq!(keys(&*store).await, before);
+}
+
+#[tokio::test]
 async fn a_copy_given_up_can_be_formatted_away() {
     let (from, to) = (faulty(), faulty());
     filled(&from).await;

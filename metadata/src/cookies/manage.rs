@@ -100,6 +100,19 @@ impl Cookies {
         }
     }
 
+    /// Whether the bookie is registered, by proof. Listings that follow miss no ledger that was created on it before.
+    ///
+    /// # Errors
+    /// [`RemoveCookieError::Registered`], [`RemoveCookieError::NotDone`].
+    pub async fn refuse_registered(&self, id: &BookieId) -> Result<(), RemoveCookieError> {
+        for (op, key) in [layout::available_key(id), layout::readonly_key(id)].into_iter().enumerate() {
+            if let Some(found) = self.store.get_quorum(&key).await.map_err(RemoveCookieError::NotDone)? {
+                return Err(conflict(id, op, Some(found)));
+            }
+        }
+        Ok(())
+    }
+
     /// Removes the cookie that has version `expected`, in a transaction that holds only while the bookie is not registered.
     ///
     /// # Errors

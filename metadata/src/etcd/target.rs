@@ -8,6 +8,9 @@ use crate::{Error, ErrorKind, Key};
 
 const PORT: u16 = 2379;
 
+/// What every cluster's keys begin with, below its root.
+const OWN_SEGMENTS: [&str; 2] = ["ledgers", "thermocline"];
+
 const USER: &str = "THERMOCLINE_ETCD_USER";
 const PASSWORD: &str = "THERMOCLINE_ETCD_PASSWORD";
 const CA_FILE: &str = "THERMOCLINE_ETCD_CA_FILE";
@@ -46,6 +49,12 @@ impl Target {
         if !root.is_empty() {
             Key::new(root)
                 .map_err(|error| Error::new(ErrorKind::Invalid, "read etcd URI: its root").caused_by(error))?;
+            // A cluster below another one's keys would be taken for them: removed and copied with it.
+            if let Some(segment) = root.split('/').find(|segment| OWN_SEGMENTS.contains(segment)) {
+                return refuse(&format!(
+                    "its root {root:?} has the segment {segment:?}, below which clusters keep their keys"
+                ));
+            }
         }
         let mut endpoints = Vec::new();
         for host in hosts.split(',') {

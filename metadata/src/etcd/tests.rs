@@ -43,6 +43,8 @@ fn bad_uris_are_refused_and_tell_no_secret() {
         ("etcd://[::1", "no host:port"),
         ("etcd://a b:1", "no host:port"),
         ("etcd://a:1/x//y", "root"),
+        ("etcd://a:1/ledgers", "segment \"ledgers\""),
+        ("etcd://a:1/prod/thermocline", "segment \"thermocline\""),
         ("etcd://a:1?ttl=3", "takes none"),
         ("etcd://root:hunter2@a:1", "THERMOCLINE_ETCD_PASSWORD"),
         ("etcd://root:hunter2@a:1?x", "THERMOCLINE_ETCD_PASSWORD"),

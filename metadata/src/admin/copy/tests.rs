@@ -32,6 +32,7 @@ fn survey(target: State) -> Survey {
         left: Counts::default(),
         target,
         stranger: None,
+        same_store: false,
     }
 }
 
@@ -50,6 +51,8 @@ fn what_stands_in_the_way_is_said() {
     assert!(refusal(&survey(unfinished(Work::Copy, "two"))).contains("the copy of cluster two"));
     assert!(refusal(&survey(unfinished(Work::Format, "one"))).contains("the removal of cluster one"));
     assert!(refusal(&survey(State::Headless)).contains("no INSTANCEID"));
+    let twice = Survey { same_store: true, ..survey(State::Cluster(identity("one"))) };
+    assert!(refusal(&twice).contains("one store, named twice"));
     let strange = Survey { stranger: Some("/ledgers/x".into()), ..survey(State::Empty) };
     assert!(refusal(&strange).contains("/ledgers/x"));
     for source in [State::Empty, State::Headless, unfinished(Work::Copy, "one")] {
