@@ -70,7 +70,8 @@ impl Cluster {
             (Some(id), _) => Ok(id),
             (None, Err(CommitError::NotDone(error) | CommitError::Unknown(error))) => Err(error),
             (None, Err(CommitError::Conflict { .. }) | Ok(_)) => {
-                Err(Error::new(ErrorKind::Damaged, "init cluster: there is a LAYOUT but no INSTANCEID"))
+                let found = crate::admin::state(store).await?;
+                Err(Error::new(ErrorKind::Damaged, format!("open cluster: {}", found.no_cluster())))
             }
         }
     }

@@ -219,4 +219,8 @@ impl MetadataStore for FaultyStore {
     fn layouts(&self) -> &[LedgerLayout] {
         self.inner.layouts()
     }
+
+    fn ids_are_keys(&self) -> bool {
+        self.inner.ids_are_keys()
+    }
 }

@@ -168,6 +168,10 @@ impl MetadataStore for MeteredStore {
         self.inner.layouts()
     }
 
+    fn ids_are_keys(&self) -> bool {
+        self.inner.ids_are_keys()
+    }
+
     async fn allocate_ledger_id(&self) -> Result<u64, Error> {
         let since = Instant::now();
         self.metrics.count(Operation::AllocateLedgerId, since, self.inner.allocate_ledger_id().await)

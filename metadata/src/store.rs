@@ -86,6 +86,12 @@ pub trait MetadataStore: Send + Sync + 'static {
         counter::next(self, &layout::idgen_key()).await
     }
 
+    /// Whether the ids of [`MetadataStore::allocate_ledger_id`] come from a key that is listed, so that a copy of all keys goes on
+    /// with them. A wrapper MUST ask what it wraps.
+    fn ids_are_keys(&self) -> bool {
+        true
+    }
+
     /// Commits one put that wants the key absent.
     async fn create(&self, key: &Key, value: Bytes) -> Result<Version, CommitError> {
         let done = self.commit(Transaction::new().put(key.clone(), value, Expect::Absent)).await?;

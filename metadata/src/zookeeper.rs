@@ -242,6 +242,11 @@ impl MetadataStore for ZooKeeperStore {
         self.shared.layouts()
     }
 
+    /// They are the numbers that ZooKeeper gives sequential znodes.
+    fn ids_are_keys(&self) -> bool {
+        false
+    }
+
     async fn allocate_ledger_id(&self) -> Result<u64, Error> {
         ids::allocate(&self.shared).await
     }

@@ -11,7 +11,7 @@ use crate::{Bookie, Error};
 use bytes::Bytes;
 use common::shutdown::TaskTree;
 use ledger::MasterKey;
-use metadata::{Expect, FaultKind, FaultyStore, MemoryStore, MetadataStore as _, Transaction, layout};
+use metadata::{Expect, FaultKind, FaultyStore, MemoryStore, Transaction, layout};
 use proto::client::{decode_response_v3, encode_read_lac_v3, encode_read_v3};
 use proto::{ReadTarget, Status};
 

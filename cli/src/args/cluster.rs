@@ -196,8 +196,8 @@ pub enum MetadataCommand {
     /// cookies, counters, catalog and the name are copied byte for byte and read back from both
     /// sides; what lives under a lease is never copied. The identity comes last: half a copy does not
     /// open as a cluster. A copy that is cut short goes on with the same command; after it has ended,
-    /// the same command only compares. Then start every role with the new --metadata, and none with
-    /// the old one: two clusters with one identity would overwrite each other's objects.
+    /// the same command only compares. Then start every role with the new --metadata; none starts at
+    /// the source any more. Not for ZooKeeper yet, whose counters of ids are not carried over.
     ///
     /// Example:
     ///   thermocline metadata copy --from embedded:/data/metadata --to etcd://10.0.0.9:2379/prod

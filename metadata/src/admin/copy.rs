@@ -10,11 +10,13 @@
 //! 2. Both stores are read side by side in the order of keys; what is missing, other or too much in the target is made equal, in
 //!    batches that check the marker.
 //! 3. Both are read side by side again: every key and value must be equal.
-//! 4. If the source still has nobody registered: one transaction puts INSTANCEID and takes the marker away.
+//! 4. If the source still has nobody registered: one transaction there takes INSTANCEID away and puts a marker that says *moved*. No
+//!    role starts on it any more.
+//! 5. In the target: one transaction puts INSTANCEID and takes the marker away.
 //!
 //! # Crash
 //! There is no record of progress that could be wrong: a run that goes on begins at the first key and finds what is equal already.
-//! After step 4 the same call only compares.
+//! After step 5 the same call only compares.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -51,6 +53,8 @@ pub struct Survey {
     pub stranger: Option<String>,
     /// Whether both hold the cluster's identity under one version: they are one store, named twice.
     pub same_store: bool,
+    /// Whether the ids of ledgers go on in the target where they are in the source.
+    pub ids_go_on: bool,
 }
 
 /// What may be done.
@@ -93,7 +97,8 @@ pub async fn survey(from: &dyn MetadataStore, to: &dyn MetadataStore, told: Told
         same_store = found.is_some() && found == to.get_quorum(&key).await?;
     }
     let attempts = left.of(Kind::Attempt);
-    Ok(Survey { source, live: live(from).await?, attempts, carried, left, target, stranger, same_store })
+    let ids_go_on = from.ids_are_keys() && to.ids_are_keys();
+    Ok(Survey { source, live: live(from).await?, attempts, carried, left, target, stranger, same_store, ids_go_on })
 }
 
 impl Survey {
@@ -102,15 +107,27 @@ impl Survey {
     /// # Errors
     /// [`crate::ErrorKind::Refused`] with what stands in the way and what to do.
     pub fn way(&self, abandon: bool) -> Result<(Identity, Way), Error> {
-        let State::Cluster(source) = &self.source else {
-            return Err(refused(format!("nothing to copy from: {}", self.source.no_cluster())));
+        let (source, moved) = match &self.source {
+            State::Cluster(source) => (source, false),
+            State::Unfinished(Marker { work: Work::Moved, identity, .. }, _) => (identity, true),
+            other => return Err(refused(format!("nothing to copy from: {}", other.no_cluster()))),
         };
+        if !self.ids_go_on {
+            return Err(refused(
+                "one of the stores is ZooKeeper, where ledger ids come from counters that this release does not carry over: ids of \
+                 deleted ledgers would be given again. Between embedded metadata and etcd clusters can be copied",
+            ));
+        }
         if self.same_store {
             return Err(refused(format!(
                 "source and target are one store, named twice: both hold cluster {source} under the same version"
             )));
         }
         let way = match &self.target {
+            // Where it was moved to, it goes on.
+            State::Empty if moved => {
+                return Err(refused(format!("nothing to copy from: {}", self.source.no_cluster())));
+            }
             State::Empty => match &self.stranger {
                 None => Way::Begin,
                 Some(key) => {
@@ -231,6 +248,7 @@ pub async fn copy(
     if !live.is_empty() {
         return Err(in_use(&live));
     }
+    leave(&**from, &done.identity, options).await?;
     end(&**to, &done.identity, marker).await?;
     Ok(done)
 }
@@ -443,7 +461,23 @@ fn hash(hash: &mut Sha256, (key, row): &Row) {
     }
 }
 
-/// Step 4.
+/// Step 4: from here on no role starts on the source. One that did would find what the target makes from now on absent, and its
+/// bookies would drop it.
+async fn leave(from: &dyn MetadataStore, identity: &Identity, options: CopyOptions) -> Result<(), Error> {
+    match state(from).await? {
+        State::Cluster(found) if found == *identity => {}
+        State::Unfinished(Marker { work: Work::Moved, identity: found, .. }, _) if found == *identity => return Ok(()),
+        other => return Err(refused(format!("{WHAT}: the source was changed at once: {}", other.no_cluster()))),
+    }
+    let marker = Marker { work: Work::Moved, identity: identity.clone(), begun_ms: options.now_ms, run: options.run };
+    let transaction = Transaction::new()
+        .put(layout::maintenance_key(), marker.encode(), Expect::Absent)
+        .delete(layout::instance_key(), Expect::Present)
+        .check(layout::layout_key(), Expect::Present);
+    marker.put_in(WHAT, from, transaction).await.map(drop)
+}
+
+/// Step 5.
 async fn end(to: &dyn MetadataStore, identity: &Identity, marker: Version) -> Result<(), Error> {
     let instance = identity.instance.as_str().to_owned().into_bytes();
     let transaction = Transaction::new()

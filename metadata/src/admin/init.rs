@@ -63,6 +63,10 @@ impl State {
                 "the copy of cluster {identity} into it was begun and has not ended: run the same `thermocline metadata copy` \
                  again, or give it up with `thermocline cluster format`"
             ),
+            Self::Unfinished(Marker { work: Work::Moved, identity, .. }, _) => format!(
+                "cluster {identity} was moved from here by `thermocline metadata copy`: start every role with the metadata it was \
+                 copied to. What is left here can be removed with `thermocline cluster format`"
+            ),
             Self::Headless => {
                 "it has a LAYOUT but no INSTANCEID: the cluster's identity is lost. Put back the INSTANCEID that \
                                the bookies' VERSION files name"

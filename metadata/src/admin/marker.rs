@@ -20,6 +20,8 @@ pub enum Work {
     Format,
     /// The cluster is being copied into this store.
     Copy,
+    /// The cluster was copied from this store and lives elsewhere. This does not end, except by a format.
+    Moved,
 }
 
 impl Work {
@@ -27,6 +29,7 @@ impl Work {
         match self {
             Self::Format => 1,
             Self::Copy => 2,
+            Self::Moved => 3,
         }
     }
 }
@@ -61,6 +64,7 @@ impl Marker {
         let work = match record.number(TAG_WORK)? {
             1 => Work::Format,
             2 => Work::Copy,
+            3 => Work::Moved,
             other => {
                 let text = format!("read maintenance marker: work {other} is unknown; a later release began it");
                 return Err(Error::new(ErrorKind::Unsupported, text));

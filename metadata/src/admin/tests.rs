@@ -100,6 +100,13 @@ async fn keys(store: &dyn MetadataStore) -> Vec<(String, Bytes)> {
     all
 }
 
+/// Without those that say whether the cluster is open here.
+async fn clusters_keys(store: &dyn MetadataStore) -> Vec<(String, Bytes)> {
+    let mut all = keys(store).await;
+    all.retain(|(key, _)| key != layout::instance_key().as_str() && key != layout::maintenance_key().as_str());
+    all
+}
+
 #[tokio::test]
 async fn a_cluster_is_made_once() {
     let store = faulty();
@@ -272,9 +279,18 @@ async fn a_copy_is_equal_and_opens() {
     assert_eq!(done.verified.keys.of(Kind::Ledger), LEDGERS);
     assert_eq!(done.written, done.verified.keys.total());
     assert_eq!(state(&*to).await.unwrap(), State::Cluster(identity));
-    let mut want = keys(&*from).await;
+    let mut want = clusters_keys(&*from).await;
     want.retain(|(key, _)| key != "/ledgers/underreplication/x");
-    assert_eq!(keys(&*to).await, want);
+    assert_eq!(clusters_keys(&*to).await, want);
+    // Nobody works on the source any more: what is made at the target from now on would be absent there.
+    let State::Unfinished(Marker { work: Work::Moved, identity: left, .. }, _) = state(&*from).await.unwrap() else {
+        panic!("the source is not left");
+    };
+    assert_eq!(left, done.identity);
+    let opened = Cluster::init_or_open(&*from, &Rng::seeded(7)).await.unwrap_err();
+    assert_eq!(opened.kind(), ErrorKind::Damaged, "{opened}");
+    let elsewhere = copy_once(&from, &faulty(), copy_options(9)).await.unwrap_err();
+    assert!(elsewhere.to_string().contains("was moved from here"), "{elsewhere}");
     // Ids go on where they were.
     let id = Ledgers::new(to.clone()).allocate_id().await.unwrap();
     assert_eq!(id.get(), LEDGERS + 1);
@@ -317,7 +333,8 @@ async fn a_copy_that_stops_anywhere_is_seen_and_gone_on_with() {
                 ledgers.delete(LedgerId::new(2_u64).unwrap(), None).await.unwrap();
             }
             copy_once(&from, &to, copy_options(2)).await.unwrap();
-            assert_eq!(keys(&*to).await, keys(&*from).await, "{kind:?} {commits}");
+            assert_eq!(clusters_keys(&*to).await, clusters_keys(&*from).await, "{kind:?} {commits}");
+            assert!(matches!(state(&*to).await.unwrap(), State::Cluster(found) if found == identity));
         }
     }
 }

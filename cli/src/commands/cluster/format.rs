@@ -94,6 +94,10 @@ fn would_go(identity: &Identity, begun: Option<&Marker>, metadata: &str, keys: u
                 "The removal of cluster {identity} from {metadata} was cut short: the {keys} keys that are left will be removed."
             )
         }
+        Some(Work::Moved) => format!(
+            "Cluster {identity} was moved from {metadata} and lives elsewhere: the {keys} keys that are left here will be removed. Its \
+             bookies' directories and its objects belong to it where it is now."
+        ),
         Some(Work::Copy) => format!(
             "The copy of cluster {identity} into {metadata} was cut short: the {keys} keys that are there will be removed, and the copy \
              is given up."

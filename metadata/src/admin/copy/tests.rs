@@ -33,6 +33,7 @@ fn survey(target: State) -> Survey {
         target,
         stranger: None,
         same_store: false,
+        ids_go_on: true,
     }
 }
 
@@ -53,11 +54,18 @@ fn what_stands_in_the_way_is_said() {
     assert!(refusal(&survey(State::Headless)).contains("no INSTANCEID"));
     let twice = Survey { same_store: true, ..survey(State::Cluster(identity("one"))) };
     assert!(refusal(&twice).contains("one store, named twice"));
+    let counters = Survey { ids_go_on: false, ..survey(State::Empty) };
+    assert!(refusal(&counters).contains("counters that this release does not carry over"));
     let strange = Survey { stranger: Some("/ledgers/x".into()), ..survey(State::Empty) };
     assert!(refusal(&strange).contains("/ledgers/x"));
     for source in [State::Empty, State::Headless, unfinished(Work::Copy, "one")] {
         assert!(refusal(&Survey { source, ..survey(State::Empty) }).contains("nothing to copy from"));
     }
+    let moved = || unfinished(Work::Moved, "one");
+    assert!(refusal(&Survey { source: moved(), ..survey(State::Empty) }).contains("was moved from here"));
+    let went_on = Survey { source: moved(), ..survey(unfinished(Work::Copy, "one")) };
+    assert!(matches!(went_on.way(false).expect("allowed").1, Way::GoOn(..)));
+    assert!(refusal(&survey(moved())).contains("the target cannot be used"));
     let live = vec![Live { kind: Kind::Bookie, name: "b1".into() }];
     assert!(refusal(&Survey { live, ..survey(State::Empty) }).contains("1 bookie (b1)"));
     let busy = Survey { attempts: 2, ..survey(State::Empty) };
