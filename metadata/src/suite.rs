@@ -37,6 +37,7 @@ pub async fn run(make: impl AsyncFn() -> Store) {
     swap_race(make().await).await;
     transfers(make().await).await;
     paging(make().await).await;
+    paging_again(make().await).await;
     paging_while_inserting(make().await).await;
     listing_borders(make().await).await;
     watching(make().await).await;
@@ -330,6 +331,24 @@ async fn paging(store: Store) {
         }
         assert_eq!(seen, 2000);
     }
+}
+
+/// A scan that was given up leaves nothing behind that another would go on in.
+async fn paging_again(store: Store) {
+    fill(&store, (0..10).map(|index| format!("/s/again/{index}"))).await;
+    let (root, page) = (key("/s/again"), 3);
+    let first = store.list(&root, None, page).await.expect("a page");
+    assert_eq!(first.len(), page);
+    fill(&store, ["/s/again/55".to_owned()].into_iter()).await;
+    let (mut after, mut found) = (None, Vec::new());
+    loop {
+        let rows = store.list(&root, after.as_ref(), page).await.expect("a page");
+        let Some((last, _)) = rows.last() else { break };
+        after = Some(last.clone());
+        found.extend(rows.into_iter().map(|(key, _)| key));
+    }
+    assert!(found.contains(&key("/s/again/55")), "it was there before the scan began: {found:?}");
+    assert_eq!(found.len(), 11);
 }
 
 async fn paging_while_inserting(store: Store) {

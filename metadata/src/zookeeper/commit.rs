@@ -127,7 +127,7 @@ impl Work<'_> {
                 Ok(Err(MultiWriteError::OperationFailed { source, .. })) => {
                     let find_missing = source == ClientError::NoNode;
                     if !matches!(source, ClientError::NoNode | ClientError::NodeExists | ClientError::BadVersion) {
-                        return Err(not_done(Failure::answered(what, &source)));
+                        return Err(not_done(self.failed(&source)));
                     }
                     if find_missing {
                         let made = timeout_at(self.give_up, make_directories(&link.client, self.puts())).await;
@@ -207,19 +207,14 @@ impl Work<'_> {
         })
     }
 
+    /// A condition that does not hold, with what is there instead. When that cannot be read, nothing is told of the key: callers
+    /// take "nothing there" for a deletion.
     async fn conflict(&self, client: &Client, op: usize) -> CommitError {
-        let place = &self.places[op];
-        let found = async {
-            for path in std::iter::once(place.path()).chain(place.other()) {
-                match client.get_data(path).await {
-                    Ok((value, stat)) => return Some(versioned(value, &stat)),
-                    Err(ClientError::NoNode) => {}
-                    Err(_) => return None,
-                }
-            }
-            None
-        };
-        CommitError::Conflict { op, found: timeout_at(self.give_up, found).await.ok().flatten() }
+        match timeout_at(self.give_up, super::listing::read_value(client, &self.places[op])).await {
+            Ok(Ok(found)) => CommitError::Conflict { op, found },
+            Ok(Err(error)) => not_done(self.failed(&error)),
+            Err(_) => not_done(Failure::silent("read what a commit met", CALL_DEADLINE)),
+        }
     }
 
     async fn settle(
@@ -275,19 +270,24 @@ pub(super) fn versioned(value: Vec<u8>, stat: &zookeeper_client::Stat) -> Versio
     Versioned { value: value.into(), version: request::version(stat), lease: request::lease(stat) }
 }
 
-/// The state of one key. The directory is read before the key, so that a removal in between is noticed.
+/// The state of one key. The directory is read before the key, so that a key made again in between is noticed.
 async fn see(client: &Client, place: &Place, find_missing: bool) -> Result<Seen, ClientError> {
-    let bucket = place.bucket().map(|bucket| client.check_stat(bucket));
-    let paths = std::iter::once(place.path()).chain(place.other());
-    let stats: Vec<_> = paths.map(|path| (path, client.check_stat(path))).collect();
-    let bucket_version = match bucket {
-        Some(bucket) => bucket.await?.map_or(-1, |stat| stat.version),
-        None => -1,
-    };
-    for (path, stat) in stats {
-        if let Some(stat) = stat.await? {
-            return Ok(Seen::Present { path: path.to_owned(), stat, bucket_version });
+    'again: loop {
+        let bucket = place.bucket().map(|bucket| client.check_stat(bucket));
+        let paths = std::iter::once(place.path()).chain(place.other());
+        let stats: Vec<_> = paths.map(|path| (path, client.check_stat(path))).collect();
+        let bucket_version = match bucket {
+            Some(bucket) => bucket.await?.map(|stat| stat.version),
+            None => Some(-1),
+        };
+        for (path, stat) in stats {
+            if let Some(stat) = stat.await? {
+                // Both were made between the two reads; directories of ours stay, so the next round has it.
+                let Some(bucket_version) = bucket_version else { continue 'again };
+                return Ok(Seen::Present { path: path.to_owned(), stat, bucket_version });
+            }
         }
+        break;
     }
     let mut missing = place.path();
     if find_missing {

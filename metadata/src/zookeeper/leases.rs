@@ -4,7 +4,8 @@
 //! process end without a word, ZooKeeper ends the session by itself, at most its time-out later. That time-out is never shorter than
 //! the lease's time, so a connection that fails right after a lease was kept alive does not end it early.
 //!
-//! Keeping alive asks the leader, through the lease's own session: a server that has ended the session says so.
+//! Keeping alive is a barrier on the lease's own session: it goes through the quorum, so no leader that others have deposed can say
+//! that a session lives which has ended.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -15,7 +16,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use zookeeper_client::{Client, Error as ClientError, SessionState, StateWatcher};
 
 use super::fault::Failure;
-use super::links::{CALL_DEADLINE, PATIENCE};
+use super::links::{CALL_DEADLINE, PATIENCE, barrier};
 use crate::{Error, ErrorKind, LeaseId};
 
 /// How long a lease's session may take to be closed.
@@ -64,8 +65,10 @@ impl Leases {
         }
         let lease = LeaseId::new(client.session_id().0.cast_unsigned());
         let kept = Instant::now();
+        // Locked before the timer runs, which would find nothing to end.
+        let mut table = locked(&self.table);
         let timer = tokio::spawn(end_in_time(Arc::downgrade(&self.table), lease, kept + ttl)).abort_handle();
-        locked(&self.table).insert(lease, Lease { client, ttl, kept, timer });
+        table.insert(lease, Lease { client, ttl, kept, timer });
         Ok(lease)
     }
 
@@ -105,7 +108,7 @@ impl Leases {
         let began = Instant::now();
         let client = self.client(lease).await?;
         let what = "keep lease alive";
-        match timeout_at(began + PATIENCE, client.sync("/")).await {
+        match timeout_at(began + PATIENCE, barrier(&client)).await {
             Ok(Ok(())) => match locked(&self.table).get_mut(&lease) {
                 Some(found) => {
                     found.kept = found.kept.max(began);

@@ -64,13 +64,19 @@ impl Links {
             let other = usize::try_from(self.rng.below(place as u64 + 1)).unwrap_or(place);
             endpoints.swap(place, other);
         }
-        let connector = Client::connector().with_session_timeout(timeout).with_fail_eagerly();
-        let place = endpoints.join(",");
-        match tokio::time::timeout(CONNECT_DEADLINE, connector.connect(&place)).await {
-            Ok(Ok(client)) => Ok(client),
-            Ok(Err(error)) => Err(Failure::unsent(self.unreachable(&error.to_string()))),
-            Err(_) => Err(Failure::unsent(self.unreachable("no answer in time"))),
+        // The client goes on by itself from a member that refuses. One that swallows everything would use up the time, so each
+        // member comes first once, with its share.
+        let share = CONNECT_DEADLINE / u32::try_from(endpoints.len()).unwrap_or(u32::MAX).max(1);
+        for _ in 0..endpoints.len() {
+            let connector = Client::connector().with_session_timeout(timeout).with_fail_eagerly();
+            let place = endpoints.join(",");
+            match tokio::time::timeout(share, connector.connect(&place)).await {
+                Ok(Ok(client)) => return Ok(client),
+                Ok(Err(error)) => return Err(Failure::unsent(self.unreachable(&error.to_string()))),
+                Err(_) => endpoints.rotate_left(1),
+            }
         }
+        Err(Failure::unsent(self.unreachable("no answer in time")))
     }
 
     fn unreachable(&self, why: &str) -> Error {
@@ -164,6 +170,11 @@ pub(super) fn barrier(client: &Client) -> impl Future<Output = Result<(), Client
     async move {
         added?;
         match answer.await {
+            // The leader knows the session no more, or as another member's.
+            Err(MultiWriteError::OperationFailed {
+                source: source @ (ClientError::SessionExpired | ClientError::SessionMoved),
+                ..
+            }) => Err(source),
             // Refused by the leader: that answer, too, goes through the quorum.
             Ok(_) | Err(MultiWriteError::OperationFailed { .. }) => Ok(()),
             Err(MultiWriteError::RequestFailed { source }) => Err(source),

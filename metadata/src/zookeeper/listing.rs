@@ -6,7 +6,7 @@
 //! as a page is made, some at once; a name without a value was removed meanwhile and is left out.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ::ledger::LedgerId;
@@ -28,9 +28,14 @@ const NAMES_MAX: usize = 100_000;
 const SCANS_MAX: usize = 4;
 const SCAN_PAUSE_MAX: Duration = Duration::from_secs(60);
 
+/// Of how many prefixes the generation is remembered.
+const PREFIXES_MAX: usize = 64;
+
 /// A scan of hash trees between two pages.
 struct Scan {
     prefix: Key,
+    /// The prefix's generation before the names were gathered.
+    generation: u64,
     /// The last key that was given.
     after: Option<Key>,
     names: VecDeque<Key>,
@@ -39,24 +44,69 @@ struct Scan {
     at: Instant,
 }
 
-/// Scans that may go on, the latest last.
+/// Scans that may go on. Names serve only scans that began before they were gathered: others would miss what was made in between.
+/// So each scan that begins starts a new generation of its prefix, and names of older generations are forgotten.
 #[derive(Default)]
-pub(super) struct Scans(Mutex<VecDeque<Scan>>);
+pub(super) struct Scans(Mutex<Remembered>);
 
-impl Scans {
-    fn take(&self, prefix: &Key, after: &Key) -> Option<Scan> {
-        let mut scans = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        scans.retain(|scan| scan.at.elapsed() < SCAN_PAUSE_MAX);
-        let place = scans.iter().position(|scan| scan.prefix == *prefix && scan.after.as_ref() == Some(after))?;
-        scans.remove(place)
+#[derive(Default)]
+struct Remembered {
+    /// The latest last.
+    scans: VecDeque<Scan>,
+    /// The generation of each prefix; what is forgotten here never comes again.
+    generations: VecDeque<(Key, u64)>,
+    last: u64,
+}
+
+impl Remembered {
+    fn generation(&self, prefix: &Key) -> Option<u64> {
+        self.generations.iter().find(|(known, _)| known == prefix).map(|(_, generation)| *generation)
     }
 
-    fn put(&self, scan: Scan) {
-        let mut scans = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if scans.len() >= SCANS_MAX {
-            scans.pop_front();
+    fn begin(&mut self, prefix: &Key) -> u64 {
+        self.scans.retain(|scan| scan.prefix != *prefix);
+        self.generations.retain(|(known, _)| known != prefix);
+        if self.generations.len() >= PREFIXES_MAX {
+            self.generations.pop_front();
         }
-        scans.push_back(scan);
+        self.last += 1;
+        self.generations.push_back((prefix.clone(), self.last));
+        self.last
+    }
+}
+
+impl Scans {
+    fn locked(&self) -> MutexGuard<'_, Remembered> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The generation of names that are gathered from now on, for a scan that begins here or goes on.
+    fn generation(&self, prefix: &Key, begins: bool) -> u64 {
+        let mut known = self.locked();
+        let going_on = known.generation(prefix).filter(|_| !begins);
+        going_on.unwrap_or_else(|| known.begin(prefix))
+    }
+
+    fn take(&self, prefix: &Key, after: &Key) -> Option<Scan> {
+        let mut known = self.locked();
+        let generation = known.generation(prefix)?;
+        known.scans.retain(|scan| scan.at.elapsed() < SCAN_PAUSE_MAX);
+        let fits =
+            |scan: &Scan| scan.prefix == *prefix && scan.generation == generation && scan.after.as_ref() == Some(after);
+        let place = known.scans.iter().position(fits)?;
+        known.scans.remove(place)
+    }
+
+    /// Remembers a scan, unless another has begun since its names were gathered.
+    fn put(&self, scan: Scan) {
+        let mut known = self.locked();
+        if known.generation(&scan.prefix) != Some(scan.generation) {
+            return;
+        }
+        if known.scans.len() >= SCANS_MAX {
+            known.scans.pop_front();
+        }
+        known.scans.push_back(scan);
     }
 }
 
@@ -180,11 +230,15 @@ impl Lister<'_> {
     // ---- Hash trees ---------------------------------------------------------------------------------------------------------
 
     async fn own_page(&self, mut after: Option<Key>) -> Result<Vec<(Key, Versioned)>, Error> {
+        let generation = self.shared.scans.generation(self.prefix, after.is_none());
         let mut going_on = after.as_ref().and_then(|after| self.shared.scans.take(self.prefix, after));
         loop {
-            let (mut names, whole) = match going_on.take() {
-                Some(scan) => (scan.names, scan.whole),
-                None => self.gather(after.as_ref()).await?,
+            let (mut names, whole, generation) = match going_on.take() {
+                Some(scan) => (scan.names, scan.whole, scan.generation),
+                None => {
+                    let (names, whole) = self.gather(after.as_ref()).await?;
+                    (names, whole, generation)
+                }
             };
             let last = names.back().cloned();
             let rows = self.fill(&mut names).await?;
@@ -193,6 +247,7 @@ impl Lister<'_> {
                     let after = Some(given.clone());
                     self.shared.scans.put(Scan {
                         prefix: self.prefix.clone(),
+                        generation,
                         after,
                         names,
                         whole,

@@ -28,7 +28,7 @@ impl Place {
         }
     }
 
-    /// The directory whose version changes whenever one of its keys is removed.
+    /// The directory whose version changes whenever one of its keys is made.
     pub(super) fn bucket(&self) -> Option<&str> {
         match self {
             Self::Own { bucket, .. } => Some(bucket),

@@ -3,7 +3,8 @@
 //! ZooKeeper's conditions are the data versions of single znodes, which begin at 0 again when a znode is made again. So what a
 //! transaction wants is compared with what was read, and the request then asserts that nothing of that has changed:
 //! - a znode that is there is asserted by its data version; in our hash trees also by the version of its directory, which every
-//!   removal changes, so that one that was removed and made again in between cannot pass for the old one;
+//!   make changes, so that one that was removed and made again in between cannot pass for the old one. Makes, since removals are
+//!   not all ours: the end of a session removes what it held, and changes no directory;
 //! - a znode that is absent is asserted by making and removing it, or its first missing parent.
 //!
 //! Whatever does not hold any more refuses the whole request, and nothing is done.
@@ -81,9 +82,11 @@ pub(super) fn plan(transaction: &Transaction, places: &[Place], seen: &[Seen]) -
     let mut buckets: BTreeMap<&str, Bucket> = BTreeMap::new();
     let mut steps = Vec::new();
     for ((op, place), seen) in ops {
-        let mut bumps = false;
+        let mut makes = false;
         if let (Seen::Present { bucket_version, .. }, Some(bucket)) = (seen, place.bucket()) {
-            buckets.entry(bucket).or_default().checked = Some(*bucket_version);
+            // Of several, the one that was read first: it was read before all of the keys.
+            let checked = &mut buckets.entry(bucket).or_default().checked;
+            *checked = Some(checked.map_or(*bucket_version, |first| first.min(*bucket_version)));
         }
         match (op, seen) {
             (Op::Put { value, lease, .. }, Seen::Unread | Seen::Absent { .. }) => {
@@ -92,6 +95,7 @@ pub(super) fn plan(transaction: &Transaction, places: &[Place], seen: &[Seen]) -
                 }
                 let (path, value) = (place.path().to_owned(), value.clone());
                 steps.push(Step::Create { path, value, ephemeral: lease.is_some() });
+                makes = true;
             }
             (Op::Put { value, lease, .. }, Seen::Present { path, stat, .. })
                 if self::lease(stat) == *lease && layout::parse_registration_key(op.key()).is_none() =>
@@ -103,11 +107,10 @@ pub(super) fn plan(transaction: &Transaction, places: &[Place], seen: &[Seen]) -
             (Op::Put { value, lease, .. }, Seen::Present { path, stat, .. }) => {
                 steps.push(Step::Delete { path: path.clone(), version: stat.version });
                 steps.push(Step::Create { path: path.clone(), value: value.clone(), ephemeral: lease.is_some() });
-                bumps = true;
+                makes = true;
             }
             (Op::Delete { .. }, Seen::Present { path, stat, .. }) => {
                 steps.push(Step::Delete { path: path.clone(), version: stat.version });
-                bumps = true;
             }
             (Op::Check { .. }, Seen::Present { path, stat, .. }) => {
                 steps.push(Step::Check { path: path.clone(), version: stat.version });
@@ -120,7 +123,7 @@ pub(super) fn plan(transaction: &Transaction, places: &[Place], seen: &[Seen]) -
             }
             (Op::Delete { .. } | Op::Check { .. }, Seen::Unread) => assert_absent(place.path(), &mut steps),
         }
-        if let Some(bucket) = place.bucket().filter(|_| bumps) {
+        if let Some(bucket) = place.bucket().filter(|_| makes) {
             buckets.entry(bucket).or_default().bumped = true;
         }
     }

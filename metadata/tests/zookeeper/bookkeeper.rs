@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,8 +12,8 @@ use faults::tcp::{Behaviour, Proxy};
 use futures::future::join_all;
 use ledger::{BookieId, DigestType, LedgerId, LedgerMetadata, Password, Quorums};
 use metadata::{
-    BookieInfo, Bookies, Cluster, CommitError, ErrorKind, Expect, Key, LedgerLayout, Ledgers, Transaction, WatchEvent,
-    ZooKeeperStore, layout,
+    BookieInfo, Bookies, Cluster, CommitError, ErrorKind, Expect, Key, LedgerLayout, Ledgers, MetadataStore,
+    Transaction, Version, WatchEvent, ZooKeeperStore, layout,
 };
 use zookeeper_client::{Acls, Client, CreateMode, CreateOptions, Error};
 
@@ -205,49 +206,81 @@ async fn bookies_are_held_by_sessions() {
 /// Made again by others with the same data version as before: what was read is not what is there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_made_again_never_passes_for_the_old_one() {
+    made_again(500, async |store, name| {
+        let version = store.create(name, Bytes::new()).await.unwrap();
+        store.delete_if(name, Expect::At(version)).await.unwrap();
+        version
+    })
+    .await;
+}
+
+/// As above, where ZooKeeper removes the key itself: with the session that held it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leased_key_made_again_never_passes_for_the_old_one() {
+    made_again(150, async |store, name| {
+        let lease = store.grant_lease(Duration::from_secs(30)).await.unwrap();
+        let put = Transaction::new().put_leased(name.clone(), Bytes::new(), Expect::Absent, lease);
+        let version = store.commit(put).await.unwrap().put_version(0);
+        store.revoke(lease).await.unwrap();
+        version
+    })
+    .await;
+}
+
+/// Between the reads of a slow store and the requests that assert them, `make` makes the key again many times.
+async fn made_again(rounds: usize, make: impl AsyncFn(&dyn MetadataStore, &Key) -> Version) {
     if ZooKeeper::is_missing_for("zookeeper") {
         return;
     }
     let server = ZooKeeper::start().await.unwrap();
-    // Between a read and the request that asserts it, the key is made again many times.
     let proxy = Proxy::start(server.endpoint()).await.unwrap();
     let [slow, quick] = [open(&format!("zk://{}/r", proxy.address())).await, open(&server.uri("/r")).await];
     proxy.set(Behaviour::delay(Duration::from_millis(20)));
     let name = key("/s/aba");
-    let maker = {
-        let (quick, name) = (Arc::clone(&quick), name.clone());
-        tokio::spawn(async move {
-            let mut made = Vec::new();
-            for _ in 0..500 {
-                let version = quick.create(&name, Bytes::new()).await.unwrap();
-                made.push(version);
-                quick.delete_if(&name, Expect::At(version)).await.unwrap();
-            }
-            made
-        })
-    };
-    let mut held = Vec::new();
-    let mut tries = 0;
-    while !maker.is_finished() {
-        let Some(found) = slow.get(&name).await.unwrap() else { continue };
-        tries += 1;
+    // The version it asserted and the one it wrote, when it held.
+    let asserts = async || {
+        let found = slow.get(&name).await.unwrap()?;
         let transaction = Transaction::new().check(name.clone(), Expect::At(found.version)).put(
             key("/s/seen"),
             Bytes::new(),
             Expect::Any,
         );
         match slow.commit(transaction).await {
-            Ok(done) => held.push((found.version, done.put_version(1))),
-            Err(CommitError::Conflict { op: 0, .. }) => {}
+            Ok(done) => Some(Ok((found.version, done.put_version(1)))),
+            Err(CommitError::Conflict { op: 0, .. }) => Some(Err(())),
             Err(other) => panic!("{other:?}"),
         }
-    }
-    let made = maker.await.unwrap();
-    assert!(tries > 0);
+    };
+    let finished = AtomicBool::new(false);
+    let maker = async {
+        let mut made = Vec::new();
+        for _ in 0..rounds {
+            made.push(make(&*quick, &name).await);
+        }
+        finished.store(true, Ordering::Relaxed);
+        made
+    };
+    let asserter = async {
+        let (mut held, mut conflicts) = (Vec::new(), 0);
+        while !finished.load(Ordering::Relaxed) {
+            match asserts().await {
+                Some(Ok(versions)) => held.push(versions),
+                Some(Err(())) => conflicts += 1,
+                None => {}
+            }
+        }
+        (held, conflicts)
+    };
+    let (made, (held, conflicts)) = tokio::join!(maker, asserter);
+    assert!(conflicts > 0, "the key was never made again in between");
     for (checked, committed) in held {
         let between = made.iter().find(|version| checked < **version && **version < committed);
         assert_eq!(between, None, "version {checked} was not the last one at {committed}");
     }
+    // Left alone, it holds.
+    let version = quick.create(&name, Bytes::new()).await.unwrap();
+    until("the slow store sees it", async || slow.get(&name).await.unwrap().is_some()).await;
+    assert_eq!(asserts().await.unwrap().unwrap().0, version);
 }
 
 /// Whoever looks with a plain client sees what the other store sees.

@@ -70,14 +70,56 @@ fn conditions_are_compared_with_what_was_read() {
 }
 
 #[test]
-fn a_removal_changes_its_directory() {
+fn a_make_changes_its_directory() {
+    for lease in [None, Some(LeaseId::new(9))] {
+        let transaction = match lease {
+            None => Transaction::new().put(key("/a"), "x", Expect::Any),
+            Some(lease) => Transaction::new().put_leased(key("/a"), "x", Expect::Any, lease),
+        };
+        let places = places(&transaction);
+        let bump = Step::Set { path: places[0].bucket().unwrap().into(), value: Bytes::new(), version: -1 };
+        for seen in [Seen::Unread, absent(&places[0])] {
+            let made = Step::Create {
+                path: places[0].path().into(),
+                value: Bytes::from_static(b"x"),
+                ephemeral: lease.is_some(),
+            };
+            assert_eq!(sent(plan(&transaction, &places, &[seen])), [made, bump.clone()]);
+        }
+    }
+}
+
+#[test]
+fn of_two_readings_of_a_directory_the_first_is_asserted() {
+    let shares = |name: &String| {
+        let bucket = |name: &str| {
+            Names::new("/l").place(&key(name), LedgerLayout::Hierarchical).unwrap().bucket().map(str::to_owned)
+        };
+        bucket(name) == bucket("/a")
+    };
+    let other = (0..).map(|index| format!("/{index}")).find(shares).unwrap();
+    let transaction = Transaction::new().check(key("/a"), Expect::Present).check(key(&other), Expect::Present);
+    let places = places(&transaction);
+    let seen = |place: &Place, bucket_version| Seen::Present {
+        path: place.path().to_owned(),
+        stat: stat(3, 0, 0),
+        bucket_version,
+    };
+    for versions in [(7, 8), (8, 7)] {
+        let steps = sent(plan(&transaction, &places, &[seen(&places[0], versions.0), seen(&places[1], versions.1)]));
+        assert_eq!(steps[0], Step::Check { path: places[0].bucket().unwrap().into(), version: 7 });
+        assert_eq!(steps.len(), 3);
+    }
+}
+
+#[test]
+fn a_removal_asserts_what_it_removes() {
     let transaction = Transaction::new().delete(key("/a"), Expect::Any);
     let places = places(&transaction);
     let bucket = places[0].bucket().unwrap();
     let steps = sent(plan(&transaction, &places, &[present(&places[0], stat(3, 4, 0))]));
-    let bump = Step::Set { path: bucket.into(), value: Bytes::new(), version: -1 };
     let check = Step::Check { path: bucket.into(), version: 7 };
-    assert_eq!(steps, [check, delete(places[0].path(), 4), bump]);
+    assert_eq!(steps, [check, delete(places[0].path(), 4)]);
     let steps = sent(plan(&transaction, &places, &[absent(&places[0])]));
     assert_eq!(steps, [create(places[0].path(), ""), delete(places[0].path(), 0)], "absence is asserted, not believed");
 }
