@@ -96,6 +96,13 @@ pub struct ShardOwner {
     pub lease: Option<LeaseId>,
 }
 
+impl ShardOwner {
+    fn decode(found: &Versioned) -> Result<Self, Error> {
+        let gateway = RecordReader::open("shard owner", &found.value)?.text(TAG_OWNER)?;
+        Ok(Self { gateway, version: found.version, lease: found.lease })
+    }
+}
+
 /// A shard as its owner names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OwnedShard {
@@ -177,10 +184,18 @@ impl ColdShards {
         let mut owners = BTreeMap::new();
         for (key, found) in self.list(&layout::shards_root()).await? {
             let Some(shard) = layout::parse_shard_key(&key) else { continue };
-            let gateway = RecordReader::open("shard owner", &found.value)?.text(TAG_OWNER)?;
-            owners.insert(shard, ShardOwner { gateway, version: found.version, lease: found.lease });
+            owners.insert(shard, ShardOwner::decode(&found)?);
         }
         Ok(owners)
+    }
+
+    /// Who owns a shard, as a proof; `None` when nobody does.
+    ///
+    /// # Errors
+    /// Those of the store; [`ErrorKind::Damaged`].
+    pub async fn owner_quorum(&self, shard: u8) -> Result<Option<ShardOwner>, Error> {
+        let found = self.store.get_quorum(&layout::shard_key(shard)).await?;
+        found.as_ref().map(ShardOwner::decode).transpose()
     }
 
     /// Where cold ids are registered now. A hint.

@@ -86,6 +86,15 @@ impl Gateways {
         }
     }
 
+    /// A registered gateway, as a proof; `None` when there is none of that name.
+    ///
+    /// # Errors
+    /// Those of the store; [`ErrorKind::Damaged`].
+    pub async fn get_quorum(&self, id: &str) -> Result<Option<GatewayInfo>, Error> {
+        let found = self.store.get_quorum(&layout::gateway_key(id)?).await?;
+        found.map(|found| GatewayInfo::decode(id, &found.value)).transpose()
+    }
+
     /// Watches the registrations.
     ///
     /// # Errors

@@ -6,7 +6,8 @@ use ::ledger::{LedgerId, LedgerMetadata};
 use bytes::Bytes;
 
 use crate::{
-    Error, ErrorKind, Expect, Key, MetadataStore, Version, Versioned, WatchStream, WriteError, layout, listing, resolve,
+    Error, ErrorKind, Expect, Key, MetadataStore, OwnedShard, Version, Versioned, WatchStream, WriteError, layout,
+    listing, resolve,
 };
 
 /// A ledger's metadata with the version it was read in.
@@ -105,6 +106,28 @@ impl Ledgers {
         resolve::put(&*self.store, &layout::ledger_key(id), &value, Expect::At(expected), ours)
             .await
             .map_err(|error| with_record(id, error))
+    }
+
+    /// As [`Ledgers::update`], in one transaction with the condition that a shard of cold ids is still owned as given.
+    ///
+    /// # Errors
+    /// `Conflict` when either has changed.
+    pub async fn update_while_owned(
+        &self,
+        id: LedgerId,
+        metadata: &LedgerMetadata,
+        expected: Version,
+        owned: OwnedShard,
+    ) -> Result<Version, WriteError<()>> {
+        let value = Bytes::from(metadata.encode());
+        let ours = |found: &Versioned| found.version > expected && found.value == value;
+        let (key, fence) = (layout::ledger_key(id), (layout::shard_key(owned.shard), owned.version));
+        let put = resolve::put_fenced(&*self.store, &key, &value, Expect::At(expected), Some(&fence), ours);
+        put.await.map_err(|error| match error {
+            WriteError::Conflict(_) => WriteError::Conflict(()),
+            WriteError::NotDone(error) => WriteError::NotDone(error),
+            WriteError::Unknown(error) => WriteError::Unknown(error),
+        })
     }
 
     /// Removes the record: with `expected` only in that version. A ledger that is not there is a success.

@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 
-use crate::{CommitError, Error, Expect, Key, MetadataStore, Version, Versioned, WriteError};
+use crate::{CommitError, Error, Expect, Key, MetadataStore, Transaction, Version, Versioned, WriteError};
 
 /// How often an unknown outcome is followed by another try.
 const TRIES_MAX: usize = 4;
@@ -20,10 +20,28 @@ pub(crate) async fn put(
     expect: Expect,
     ours: impl Fn(&Versioned) -> bool + Send,
 ) -> Result<Version, WriteError<Option<Versioned>>> {
+    put_fenced(store, key, value, expect, None, ours).await
+}
+
+/// As [`put`], under the condition that the key of the fence still has its version. A conflict with the fence has what was found
+/// at *its* key.
+pub(crate) async fn put_fenced(
+    store: &dyn MetadataStore,
+    key: &Key,
+    value: &Bytes,
+    expect: Expect,
+    fence: Option<&(Key, Version)>,
+    ours: impl Fn(&Versioned) -> bool + Send,
+) -> Result<Version, WriteError<Option<Versioned>>> {
+    let transaction = Transaction::new().put(key.clone(), value.clone(), expect);
+    let transaction = match fence {
+        Some((key, version)) => transaction.check(key.clone(), Expect::At(*version)),
+        None => transaction,
+    };
     let mut unsure: Option<Error> = None;
     for _ in 0..TRIES_MAX {
-        match (store.put_if(key, value.clone(), expect).await, unsure.is_some()) {
-            (Ok(version), _) => return Ok(version),
+        match (store.commit(transaction.clone()).await, unsure.is_some()) {
+            (Ok(done), _) => return Ok(done.put_version(0)),
             (Err(CommitError::NotDone(error)), false) => return Err(WriteError::NotDone(error)),
             (Err(CommitError::Conflict { found, .. }), false) => return Err(WriteError::Conflict(found)),
             // Only this try surely failed: what became of the one before is still to be settled.

@@ -57,7 +57,7 @@ pub use config::OffloaderConfig;
 pub use error::{Error, ErrorKind, Result};
 pub use observe::{NoObserver, Step, StepObserver, Verdict};
 pub use offloader::{Offloader, OffloaderParts};
-pub use release::ReleaseProbe;
+pub use release::{ReleaseProbe, Served};
 pub use report::{OffloadReport, Tallies};
 pub use service::{StatusSource, TieringService};
 pub use source::{EntrySource, EntryStream};

@@ -7,21 +7,31 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use cold::ObjectReader;
 use ledger::{ColdId, ColdRecord, EntryId, LedgerId, LedgerMetadata};
-use metadata::{ColdNames, LedgerRecord, WriteError};
+use metadata::{ColdNames, LedgerRecord, OwnedShard, WriteError};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::job::{Job, Wanted};
 use crate::observe::Step;
 use crate::report::Counters;
 
+/// What a cold id gave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Served {
+    /// The bodies of the entries in the order asked for.
+    pub bodies: Vec<Bytes>,
+    /// The id's shard as it was owned by the gateway that served them. The release is committed only while that holds.
+    pub owned: OwnedShard,
+}
+
 /// How clients will get at a released ledger: through its cold ids, over BookKeeper's protocol.
 #[async_trait]
 pub trait ReleaseProbe: Send + Sync + 'static {
-    /// Reads entries through one cold id, as a client does that knows nothing of tiers. Gives their bodies in the order asked for.
+    /// Reads entries through one cold id, as a client does that knows nothing of tiers, from the gateway that owns the id's shard:
+    /// what anybody else answers proves nothing.
     ///
     /// # Errors
-    /// [`ErrorKind::Waiting`] while nobody serves the id, which may change; [`ErrorKind::Damaged`] when it is served wrongly.
-    async fn read(&self, id: &ColdId, ledger: LedgerId, entries: &[EntryId]) -> Result<Vec<Bytes>>;
+    /// [`ErrorKind::Waiting`] while the shard's owner does not serve the id, which may change; [`ErrorKind::Damaged`] when it is served wrongly.
+    async fn read(&self, id: &ColdId, ledger: LedgerId, entries: &[EntryId]) -> Result<Served>;
 }
 
 const DOING: &str = "release";
@@ -39,8 +49,8 @@ impl Job<'_> {
             return Err(Error::new(ErrorKind::Waiting, why));
         }
         let ids = self.cold_ids(&record.metadata)?;
-        self.step(Step::ProveRelease, Box::pin(self.prove(&record, &ids))).await?;
-        self.step(Step::Release, self.swap(record, &ids)).await
+        let owned = self.step(Step::ProveRelease, Box::pin(self.prove(&record, &ids))).await?;
+        self.step(Step::Release, self.swap(record, &ids, owned)).await
     }
 
     fn cold_ids(&self, metadata: &LedgerMetadata) -> Result<Vec<ColdId>> {
@@ -49,8 +59,9 @@ impl Job<'_> {
             .map_err(|error| self.refuse(ErrorKind::Unsuitable, "its members cannot be replaced").caused_by(error))
     }
 
-    /// Everything about the object is asked of the store now, past every cache; what each cold id serves is compared with it.
-    async fn prove(&self, record: &LedgerRecord, ids: &[ColdId]) -> Result<()> {
+    /// Everything about the object is asked of the store now, past every cache; what each cold id serves is compared with it. Gives
+    /// the shard as its owner held it all the while.
+    async fn prove(&self, record: &LedgerRecord, ids: &[ColdId]) -> Result<OwnedShard> {
         let metadata = &record.metadata;
         let cold = ColdRecord::from_metadata(metadata);
         let cold =
@@ -90,13 +101,19 @@ impl Job<'_> {
             bodies.push(entry.to_body());
         }
         self.ensure_names(ids.len()).await?;
+        let mut owned = None;
         for id in ids {
-            self.served_alike(id, &ends, &bodies, &key).await?;
+            let by = self.served_alike(id, &ends, &bodies, &key).await?;
+            if *owned.get_or_insert(by) != by {
+                let why = format_args!("shard {} of its cold ids went to another gateway meanwhile", by.shard);
+                return Err(self.wait(Error::of_ledger(ErrorKind::Waiting, DOING, self.ledger, why)));
+            }
         }
+        let owned = owned.ok_or_else(|| self.refuse(ErrorKind::Unsuitable, "it has no members"))?;
         if self.at.waiting.end() {
             tracing::info!("releases go on: cold ids are served");
         }
-        Ok(())
+        Ok(owned)
     }
 
     async fn catalog_agrees(&self, cold: &ColdRecord, key: &str) -> Result<()> {
@@ -132,7 +149,13 @@ impl Job<'_> {
         Ok(())
     }
 
-    async fn served_alike(&self, id: &ColdId, entries: &[EntryId], expected: &[Bytes], key: &str) -> Result<()> {
+    async fn served_alike(
+        &self,
+        id: &ColdId,
+        entries: &[EntryId],
+        expected: &[Bytes],
+        key: &str,
+    ) -> Result<OwnedShard> {
         let limit = self.at.config.probe_timeout;
         let read = tokio::time::timeout(limit.duration(), self.at.probe.read(id, self.ledger, entries)).await;
         let served = match read {
@@ -144,12 +167,12 @@ impl Job<'_> {
             }
         };
         for (place, (entry, body)) in entries.iter().zip(expected).enumerate() {
-            if served.get(place) != Some(body) {
+            if served.bodies.get(place) != Some(body) {
                 let why = format_args!("entry {entry} through cold id {id} is not the one in object {key}");
                 return Err(Error::of_ledger(ErrorKind::Damaged, DOING, self.ledger, why));
             }
         }
-        Ok(())
+        Ok(served.owned)
     }
 
     /// Nobody serves a cold id, which is no failure of the ledger: its release waits, and the status says for what.
@@ -162,18 +185,18 @@ impl Job<'_> {
         error
     }
 
-    async fn swap(&self, record: LedgerRecord, ids: &[ColdId]) -> Result<bool> {
+    async fn swap(&self, record: LedgerRecord, ids: &[ColdId], owned: OwnedShard) -> Result<bool> {
         let released = record
             .metadata
             .released_to(ids)
             .map_err(|error| self.refuse(ErrorKind::Unsuitable, "its members cannot be replaced").caused_by(error))?;
-        match self.at.ledgers.update(self.ledger, &released, record.version).await {
+        match self.at.ledgers.update_while_owned(self.ledger, &released, record.version, owned).await {
             Ok(_) => {
                 Counters::add(&self.at.counters.released, 1);
                 tracing::info!("ledger released");
                 Ok(true)
             }
-            Err(WriteError::Conflict(_)) => Ok(false),
+            Err(WriteError::Conflict(())) => Ok(false),
             Err(WriteError::NotDone(error)) => Err(Error::metadata(DOING, self.ledger, error)),
             Err(WriteError::Unknown(error)) => {
                 Err(self.refuse(ErrorKind::Unknown, "it is unknown whether it was released").caused_by(error))

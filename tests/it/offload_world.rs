@@ -20,11 +20,11 @@ use ledger::{
     Password, Quorums, Tier,
 };
 use metadata::{
-    Attempts, Catalog, Cluster, CommitError, Committed, FaultKind, FaultyStore, InstanceId, Key, LeaseId, Ledgers,
-    MemoryStore, MetadataStore, Transaction, Versioned, WatchStream,
+    Attempts, Catalog, Cluster, ColdShards, CommitError, Committed, FaultKind, FaultyStore, InstanceId, Key, LeaseId,
+    Ledgers, MemoryStore, MetadataStore, OwnedShard, Transaction, Versioned, WatchStream,
 };
 use offloader::{
-    EntrySource, EntryStream, Error, NoObserver, Offloader, OffloaderConfig, OffloaderParts, ReleaseProbe,
+    EntrySource, EntryStream, Error, NoObserver, Offloader, OffloaderConfig, OffloaderParts, ReleaseProbe, Served,
 };
 use url::Url;
 
@@ -173,11 +173,12 @@ struct Gateway {
     cold: ColdStore,
     instance: InstanceId,
     ledgers: Ledgers,
+    shards: ColdShards,
 }
 
 #[async_trait]
 impl ReleaseProbe for Gateway {
-    async fn read(&self, _: &ColdId, ledger: LedgerId, entries: &[EntryId]) -> Result<Vec<Bytes>, Error> {
+    async fn read(&self, id: &ColdId, ledger: LedgerId, entries: &[EntryId]) -> Result<Served, Error> {
         let failed = |error: &dyn std::error::Error| Error::new(offloader::ErrorKind::Unavailable, error.to_string());
         let record = self.ledgers.get_quorum(ledger).await.map_err(|error| failed(&error))?.unwrap();
         let cold = ColdRecord::from_metadata(&record.metadata).unwrap().unwrap();
@@ -188,7 +189,8 @@ impl ReleaseProbe for Gateway {
             let row = reader.read_entry(*entry).await.map_err(|error| failed(&error))?;
             bodies.push(row.unwrap().rebuild_body().unwrap());
         }
-        Ok(bodies)
+        let owner = self.shards.owner_quorum(id.shard()).await.map_err(|error| failed(&error))?.unwrap();
+        Ok(Served { bodies, owned: OwnedShard { shard: id.shard(), version: owner.version } })
     }
 }
 
@@ -231,7 +233,11 @@ impl World {
         let closed = open.closed(Some(last.header.entry), last.header.length).unwrap();
         ledgers.create(ledger, &closed).await.unwrap();
         let tasks = TaskTree::root("test");
-        let gateway = Gateway { cold: cold.clone(), instance: instance.clone(), ledgers: ledgers.clone() };
+        let shards = ColdShards::new(Arc::clone(&store) as _);
+        let lease = store.grant_lease(Duration::from_secs(1_000_000)).await.unwrap();
+        let all: Vec<u8> = (0..ledger::COLD_SHARDS).collect();
+        shards.claim(&all, "gateway", lease).await.unwrap();
+        let gateway = Gateway { cold: cold.clone(), instance: instance.clone(), ledgers: ledgers.clone(), shards };
         let parts = OffloaderParts {
             metadata: Arc::clone(&store) as _,
             cold: cold.clone(),

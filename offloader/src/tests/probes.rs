@@ -4,12 +4,12 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use common::net::{BoxStream, Listener as _, MemoryNetwork};
 use ledger::{ColdId, EntryId, LedgerId};
-use metadata::{BookieInfo, ColdNames, ColdShards, MemoryStore, MetadataStore};
+use metadata::{BookieInfo, ColdNames, ColdShards, GatewayInfo, Gateways, LeaseId, MemoryStore, MetadataStore};
 use proto::{FRAME_BYTES_MAX_DEFAULT, FrameDecoder, Incoming, Protocol, ReadTarget, Reply, Request, Status};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::error::ErrorKind;
-use crate::{ReleaseProbe, WireProbe};
+use crate::{ReleaseProbe, Served, WireProbe};
 
 const PATIENCE: Duration = Duration::from_secs(3);
 const GATEWAY: &str = "gateway:3181";
@@ -31,13 +31,23 @@ impl World {
         Self { store, network, probe, id }
     }
 
-    async fn register(&self) {
+    /// A gateway that owns the shard has registered its ids. Returns the lease it lives by.
+    async fn register(&self) -> LeaseId {
         let shards = ColdShards::new(self.store.clone());
         let lease = self.store.grant_lease(Duration::from_secs(600)).await.unwrap();
         let owned = shards.claim(&[self.id.shard()], "gateway", lease).await.unwrap()[0];
         let names = ColdNames { domain: "cold.thermocline".to_owned(), port: 3181, members: 3 };
         let info = BookieInfo { address: GATEWAY.to_owned() };
         shards.register(owned, &names, &info, &Default::default()).await.unwrap().unwrap();
+        self.gateway(GATEWAY, lease).await;
+        lease
+    }
+
+    /// The gateway tells that it answers at `address`.
+    async fn gateway(&self, address: &str, lease: LeaseId) {
+        let endpoint = "http://gateway:9600".to_owned();
+        let info = GatewayInfo { id: "gateway".to_owned(), endpoint, bookkeeper: Some(address.to_owned()) };
+        Gateways::new(self.store.clone()).register(&info, lease).await.unwrap();
     }
 
     /// Answers one connection's reads, the last one first.
@@ -50,7 +60,7 @@ impl World {
         });
     }
 
-    async fn read(&self) -> crate::Result<Vec<Bytes>> {
+    async fn read(&self) -> crate::Result<Served> {
         self.probe.read(&self.id, ledger(), &[EntryId::ZERO, entry(9)]).await
     }
 }
@@ -95,7 +105,10 @@ async fn entries_come_through_the_registered_address_in_the_order_asked_for() {
     let world = World::new();
     world.register().await;
     world.serve(found);
-    assert_eq!(world.read().await.unwrap(), ["body of 0", "body of 9"]);
+    let served = world.read().await.unwrap();
+    assert_eq!(served.bodies, ["body of 0", "body of 9"]);
+    let owner = ColdShards::new(world.store.clone()).owner_quorum(world.id.shard()).await.unwrap().unwrap();
+    assert_eq!((served.owned.shard, served.owned.version), (world.id.shard(), owner.version));
 }
 
 #[tokio::test(start_paused = true)]
@@ -105,12 +118,31 @@ async fn an_id_that_is_not_registered_yet_is_waited_for() {
     let error = world.read().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Waiting);
     let text = error.to_string();
-    assert!(text.contains("ledger 7") && text.contains("is not registered") && text.contains("owns shard"), "{text}");
+    assert!(text.contains("ledger 7") && text.contains("is not served") && text.contains("owns shard"), "{text}");
     let (read, ()) = tokio::join!(world.read(), async {
         tokio::time::sleep(PATIENCE / 2).await;
         world.register().await;
     });
-    assert_eq!(read.unwrap().len(), 2);
+    assert_eq!(read.unwrap().bodies.len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_the_owner_of_the_shard_proves_nothing() {
+    let world = World::new();
+    let lease = world.register().await;
+    // Whoever has got the address by now would answer rightly, as a bookie that holds the ledger does.
+    world.serve(found);
+    assert_eq!(world.read().await.unwrap().bodies.len(), 2);
+
+    world.gateway("gateway:4000", lease).await;
+    let error = world.read().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Waiting);
+    assert!(error.to_string().contains("gateway:4000"), "{error}");
+
+    world.store.revoke(lease).await.unwrap();
+    let error = world.read().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Waiting);
+    assert!(error.to_string().contains("is not served"), "{error}");
 }
 
 #[tokio::test(start_paused = true)]

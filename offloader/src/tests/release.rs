@@ -130,6 +130,16 @@ async fn a_record_changed_under_the_proof_is_proved_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_shard_that_changed_hands_under_the_proof_is_proved_again() {
+    let world = World::new().await;
+    let ledger = world.ledger(5, 30).await;
+    let (store, gateway) = (world.store.clone(), world.gateway.clone());
+    world.script.before(Step::Release, move || async move { gateway.claim(&store).await });
+    assert!(world.offloader.offload_now(ledger, true).await.unwrap().released);
+    assert_eq!(world.script.count(Step::ProveRelease), 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_lost_answer_to_the_release_is_recognised() {
     for fault in [FaultKind::AppliedUnknown, FaultKind::NotAppliedUnknown] {
         let world = World::new().await;

@@ -20,12 +20,15 @@ use ledger::{
     BookieId, ColdId, ColdRecord, DigestType, Digester, Entry, EntryHeader, EntryId, LedgerId, LedgerMetadata,
     Password, Quorums,
 };
-use metadata::{Attempts, Catalog, Cluster, FaultyStore, InstanceId, LedgerRecord, Ledgers, MemoryStore};
+use metadata::{
+    Attempts, Catalog, Cluster, ColdShards, FaultyStore, InstanceId, LedgerRecord, Ledgers, MemoryStore,
+    MetadataStore as _, OwnedShard,
+};
 use object_store::memory::InMemory;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::observe::{Step, StepObserver, Verdict};
-use crate::{EntrySource, EntryStream, Offloader, OffloaderConfig, OffloaderParts, ReleaseProbe};
+use crate::{EntrySource, EntryStream, Offloader, OffloaderConfig, OffloaderParts, ReleaseProbe, Served};
 
 pub(super) const OWNER_TTL: Duration = Duration::from_secs(30);
 
@@ -77,9 +80,11 @@ impl World {
             cold: cold.clone(),
             instance: instance.clone(),
             ledgers: ledgers.clone(),
+            shards: ColdShards::new(Arc::clone(&store) as _),
             answer: Mutex::default(),
             asked: Mutex::default(),
         });
+        gateway.claim(&store).await;
         let script = Arc::new(Script::default());
         let tasks = TaskTree::root("test");
         let parts = OffloaderParts {
@@ -259,10 +264,28 @@ pub(super) struct Gateway {
     cold: ColdStore,
     instance: InstanceId,
     ledgers: Ledgers,
+    shards: ColdShards,
     /// What the last of the three cold ids answers.
     pub(super) answer: Mutex<GatewayAnswer>,
     /// Members and entries asked for.
     pub(super) asked: Mutex<Vec<(u32, EntryId)>>,
+}
+
+impl Gateway {
+    /// Owns all shards from here on.
+    pub(super) async fn claim(&self, store: &FaultyStore) {
+        let lease = store.grant_lease(Duration::from_secs(1_000_000)).await.unwrap();
+        let all: Vec<u8> = (0..ledger::COLD_SHARDS).collect();
+        for (shard, owner) in self.shards.owners().await.unwrap() {
+            self.shards.give_up(OwnedShard { shard, version: owner.version }).await.unwrap();
+        }
+        assert_eq!(self.shards.claim(&all, "gateway", lease).await.unwrap().len(), all.len());
+    }
+
+    async fn owned(&self, shard: u8) -> OwnedShard {
+        let owner = self.shards.owner_quorum(shard).await.unwrap().unwrap();
+        OwnedShard { shard, version: owner.version }
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -278,14 +301,14 @@ pub(super) enum GatewayAnswer {
 
 #[async_trait]
 impl ReleaseProbe for Gateway {
-    async fn read(&self, id: &ColdId, ledger: LedgerId, entries: &[EntryId]) -> Result<Vec<Bytes>> {
+    async fn read(&self, id: &ColdId, ledger: LedgerId, entries: &[EntryId]) -> Result<Served> {
         self.asked.lock().unwrap().extend(entries.iter().map(|entry| (id.index(), *entry)));
         let answer = if id.index() == 2 { *self.answer.lock().unwrap() } else { GatewayAnswer::True };
         match answer {
             GatewayAnswer::Waits => return Err(Error::new(ErrorKind::Waiting, "nobody owns the shard")),
             GatewayAnswer::Refuses => return Err(Error::new(ErrorKind::Damaged, "gateway: an I/O error")),
             GatewayAnswer::Hangs => std::future::pending().await,
-            GatewayAnswer::Nothing => return Ok(Vec::new()),
+            GatewayAnswer::Nothing => return Ok(Served { bodies: Vec::new(), owned: self.owned(id.shard()).await }),
             GatewayAnswer::True | GatewayAnswer::OtherBytes => {}
         }
         let record = self.ledgers.get(ledger).await.unwrap().unwrap();
@@ -301,7 +324,7 @@ impl ReleaseProbe for Gateway {
             *last.last_mut().unwrap() ^= 1;
             bodies.push(last.into());
         }
-        Ok(bodies)
+        Ok(Served { bodies, owned: self.owned(id.shard()).await })
     }
 }
 
