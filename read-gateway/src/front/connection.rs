@@ -246,7 +246,8 @@ impl Connection {
         let front = Arc::clone(&self.front);
         let (key, asked) = (job.key(), Asked::from(&job.request));
         let Job { to, request, access, received } = job;
-        let serve = async move { Served { to, key, asked, received, answer: front.answer(request, access).await } };
+        let serve =
+            async move { Served { to, key, asked, received, answer: front.answer(request, access, received).await } };
         self.work.push(serve.boxed());
     }
 

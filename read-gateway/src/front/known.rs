@@ -8,7 +8,7 @@ use moka::future::Cache;
 use tokio::sync::Semaphore;
 
 use crate::cold_tier::bodies::ColdLedger;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::quiet::quietly;
 use crate::reading::Tiers;
 
@@ -48,16 +48,26 @@ impl KnownLedgers {
         self.prove(ledger).await
     }
 
-    /// A ledger by a quorum read of its metadata.
+    /// A ledger by a quorum read of its metadata. What was known stays until a proof replaces it: metadata that is away takes no
+    /// ledger away.
     ///
     /// # Errors
     /// As [`KnownLedgers::get`].
     pub(super) async fn prove(&self, ledger: LedgerId) -> Result<Arc<ColdLedger>> {
-        quietly(self.cache.invalidate(&ledger)).await;
         // The semaphore is never closed.
         let _turn = self.proofs.acquire().await.ok();
-        let record = self.tiers.proven_record(ledger).await?;
-        Ok(self.keep(ColdLedger::of(ledger, &record)?).await)
+        let proven = match self.tiers.proven_record(ledger).await {
+            Ok(record) => ColdLedger::of(ledger, &record),
+            Err(error) if error.kind() == ErrorKind::NotFound => Err(error),
+            Err(error) => return Err(error),
+        };
+        match proven {
+            Ok(known) => Ok(self.keep(known).await),
+            Err(error) => {
+                quietly(self.cache.invalidate(&ledger)).await;
+                Err(error)
+            }
+        }
     }
 
     async fn keep(&self, known: ColdLedger) -> Arc<ColdLedger> {

@@ -9,6 +9,7 @@ use proto::{
     AvailabilityWriter, BATCH_ENTRY_HEAD_BYTES, BATCH_HEAD_BYTES, FRAME_BYTES_MAX_DEFAULT, PollTarget, ReadTarget,
     Reply, Request, Status,
 };
+use tokio::time::Instant;
 
 use super::Front;
 use crate::cold_tier::bodies::{Access, Ask, ColdLedger};
@@ -72,8 +73,9 @@ fn next(error: &Error, proven: bool) -> Next {
 }
 
 impl Front {
-    /// Answers a request within the front's deadline, whatever happens. `access` says how a read of one entry is expected to go on.
-    pub(super) async fn answer(&self, request: Request, access: Access) -> Answer {
+    /// Answers a request that was received then within the front's deadline, whatever happens: one that has waited for its turn has
+    /// the less time, since its peer counts from when it asked. `access` says how a read of one entry is expected to go on.
+    pub(super) async fn answer(&self, request: Request, access: Access, received: Instant) -> Answer {
         let Some(ledger) = request.ledger() else { return Answer::free(about_the_bookie(&request)) };
         if !self.shards.contains(shard_of(ledger)) {
             self.metrics.foreign_shard();
@@ -83,13 +85,13 @@ impl Front {
             Request::ForceLedger { .. } => Ok(Answer::free(Reply::Forced)),
             Request::Add { .. } | Request::WriteLac { .. } => Ok(Answer::free(Reply::Failed(Status::ReadOnly))),
             // The protocol tells both as "no entry", which is what a reply with neither part becomes.
-            Request::ReadLac { .. } => match self.in_time(ledger, &request, access).await {
+            Request::ReadLac { .. } => match self.in_time(ledger, &request, access, received).await {
                 Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::OutOfRange) => {
                     Ok(Answer::free(Reply::Lac { explicit: None, last_entry: None }))
                 }
                 answer => answer,
             },
-            _ => self.in_time(ledger, &request, access).await,
+            _ => self.in_time(ledger, &request, access, received).await,
         };
         answer.unwrap_or_else(|error| {
             let status = word(&error);
@@ -103,10 +105,11 @@ impl Front {
     }
 
     /// Tries until there is an answer, the time is over, or the gateway stops.
-    async fn in_time(&self, ledger: LedgerId, request: &Request, access: Access) -> Result<Answer> {
+    async fn in_time(&self, ledger: LedgerId, request: &Request, access: Access, received: Instant) -> Result<Answer> {
         let mut last = None;
+        let until = received + self.deadline;
         let ended = tokio::select! {
-            ended = tokio::time::timeout(self.deadline, self.tries(ledger, request, access, &mut last)) => ended,
+            ended = tokio::time::timeout_at(until, self.tries(ledger, request, access, &mut last)) => ended,
             () = self.tasks.stopping() => return Err(Error::stopping()),
         };
         ended.unwrap_or_else(|_| {
@@ -129,6 +132,7 @@ impl Front {
         let mut proven = false;
         loop {
             let known = if proven { self.known.prove(ledger).await } else { self.known.get(ledger).await };
+            let is_known = known.is_ok();
             let error = match known {
                 Ok(known) => match self.serve(&known, request, access).await {
                     Ok(answer) => return Ok(answer),
@@ -143,7 +147,8 @@ impl Front {
                     *last = Some(error);
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(PAUSE_MAX);
-                    proven = true;
+                    // A store that is away, or memory that is used up, says nothing against what is known of the ledger.
+                    proven = !is_known;
                 }
             }
         }
