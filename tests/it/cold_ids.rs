@@ -268,7 +268,7 @@ async fn without_a_gateway_a_ledger_is_settled_and_its_release_waits() {
     let ledger = world.written(&payloads, &password).await;
     let error = world.offloader.offload_now(ledger, true).await.unwrap_err();
     assert_eq!(error.kind(), offloader::ErrorKind::Waiting, "{error}");
-    assert!(world.offloader.releases_wait_for().unwrap().contains("is not registered"));
+    assert!(world.offloader.releases_wait_for().unwrap().contains("owns shard"));
     let record = Ledgers::new(world.store.clone()).get_quorum(ledger).await.unwrap().unwrap();
     assert_eq!(record.metadata.tier(), Tier::Settled);
     let _gateway = world.gateway("gateway-a");
