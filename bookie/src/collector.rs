@@ -209,9 +209,18 @@ impl Collector {
             self.told_no_cluster.store(false, Ordering::Relaxed);
             return true;
         }
-        if !self.told_no_cluster.swap(true, Ordering::Relaxed) {
-            let (mine, found) = (&self.instance, found.map_err(|error| error.to_string()));
-            tracing::error!(%mine, ?found, "metadata does not show this bookie's cluster; no ledger is dropped until it does");
+        let mine = &self.instance;
+        match found {
+            Err(error) => {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(error, "whose ledgers metadata holds is unknown; no ledger is dropped now");
+            }
+            Ok(found) if !self.told_no_cluster.swap(true, Ordering::Relaxed) => tracing::error!(
+                %mine,
+                ?found,
+                "metadata does not hold this bookie's cluster any more; no ledger is dropped until it does"
+            ),
+            Ok(_) => {}
         }
         false
     }
