@@ -34,7 +34,7 @@ mod world;
 
 use std::num::NonZero;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use common::clock::Clock;
@@ -50,16 +50,6 @@ const SEEDS: u64 = 30;
 /// A longer run tells after so many seeds that it goes on.
 const PROGRESS: u64 = 50;
 
-/// Held shared by simulations that may run beside others, and alone by those that are compared.
-///
-/// Crates keep state of the whole process, such as the epochs in which the gateway's caches free memory. What another simulation
-/// does to it can shift a task's turn: seen as one message of the network more or less, under an equal trace.
-static BESIDE: RwLock<()> = RwLock::new(());
-
-fn beside_others() -> RwLockReadGuard<'static, ()> {
-    BESIDE.read().unwrap_or_else(PoisonError::into_inner)
-}
-
 fn setting(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
@@ -68,7 +58,6 @@ fn setting(name: &str) -> Option<u64> {
 /// Runs seeds on all cores, each in a simulation of its own thread, until `next` gives no more or one of them fails. Gives how
 /// many ran and what happened in all of them.
 fn run_all(next: impl Fn() -> Option<u64> + Sync) -> (u64, Counts) {
-    let _beside = beside_others();
     let total = Mutex::new((0, Counts::default()));
     let failure = OnceLock::new();
     let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
@@ -99,7 +88,6 @@ fn run_all(next: impl Fn() -> Option<u64> + Sync) -> (u64, Counts) {
 
 #[test]
 fn a_seed_repeats_itself() {
-    let _alone = BESIDE.write().unwrap_or_else(PoisonError::into_inner);
     for seed in [1, 2] {
         // The second one on a slower machine, so to speak.
         let slow = Plan { lag: Duration::from_millis(20), ..Plan::of(seed) };

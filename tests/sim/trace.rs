@@ -4,12 +4,13 @@
 use std::error::Error;
 use std::fmt::{self, Write as _};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata, Subscriber};
+use tracing::subscriber::Interest;
+use tracing::{Dispatch, Event, Level, Metadata, Subscriber};
 
 /// The events of one run. Clones are the same trace.
 #[derive(Clone, Default)]
@@ -113,9 +114,42 @@ pub struct LogCapture {
 impl LogCapture {
     /// A subscriber, and where it puts ERROR lines.
     pub fn new(trace: &Trace) -> (Self, Arc<Mutex<Vec<String>>>) {
+        LazyLock::force(&WITNESSES);
         let errors = Arc::<Mutex<Vec<String>>>::default();
         (Self { trace: trace.clone(), errors: errors.clone() }, errors)
     }
+}
+
+/// While fewer than two subscribers live, `tracing` asks only that of the thread which comes first to a call site, and keeps the
+/// answer for all threads: a test without one would silence the messages of a simulation beside it. These two live for ever, and
+/// want to be asked each time.
+static WITNESSES: LazyLock<[Dispatch; 2]> = LazyLock::new(|| [Dispatch::new(Witness), Dispatch::new(Witness)]);
+
+/// Hears nothing: it is no thread's subscriber.
+struct Witness;
+
+impl Subscriber for Witness {
+    fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
+        Interest::sometimes()
+    }
+
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        false
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, _: &Event<'_>) {}
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
 }
 
 impl Subscriber for LogCapture {
