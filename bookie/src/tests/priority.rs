@@ -59,7 +59,7 @@ async fn recovery_goes_on_in_the_space_that_is_kept_for_it() {
     running.stop().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn space_that_comes_back_is_for_recovery_first() {
     let world = world(ByteSize::kib(512));
     let (running, mut wire, _) = full(&world).await;
