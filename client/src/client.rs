@@ -8,7 +8,7 @@ use common::net::Connector;
 use common::rng::Rng;
 use common::shutdown::TaskTree;
 use ledger::{BookieId, DigestType, EntryId, LedgerId, LedgerMetadata, Password, Quorums, is_cold};
-use metadata::{Bookies, LedgerRecord, Ledgers, MetadataStore, UpdateError};
+use metadata::{Bookies, LedgerRecord, Ledgers, MetadataStore, UpdateError, Version};
 
 use crate::config::ClientConfig;
 use crate::error::{Error, ErrorKind};
@@ -19,6 +19,9 @@ use crate::metrics::Metrics;
 use crate::pool::Pool;
 use crate::recover::recover;
 use crate::shared::{Core, Keys};
+
+/// How often another id is taken when someone else's ledger has the one that was given. Ids can be chosen by writers too.
+const IDS_TRIED_MAX: usize = 16;
 
 /// What a client is made of.
 pub struct ClientParts {
@@ -98,7 +101,7 @@ impl Client {
         self.core.metrics.shown()
     }
 
-    /// Creates a ledger on randomly chosen writable bookies.
+    /// Creates a ledger on randomly chosen writable bookies. Its id is a new one: where a ledger has it already, another is tried.
     ///
     /// Not cancel-safe: a dropped call may leave an empty ledger behind.
     ///
@@ -108,11 +111,7 @@ impl Client {
         let CreateOptions { quorums, digest, password, custom } = options;
         Geometry::new(quorums)?;
         let core = &self.core;
-        let metadata_error = |what: &str, error| Error::with_source(ErrorKind::Metadata, what, error);
-        let timeout = |what: &str| Error::new(ErrorKind::Timeout, format!("create ledger: {what} in time"));
         let ensemble = self.choose(quorums).await?;
-        let id = core.within(core.ledgers.allocate_id()).await.ok_or_else(|| timeout("no id was given"))?;
-        let id = id.map_err(|error| metadata_error("create ledger: allocate an id", error))?;
         let describe = || -> Result<LedgerMetadata, ledger::Error> {
             let mut metadata = LedgerMetadata::open(quorums, ensemble, digest, password.clone())?;
             for (key, value) in custom {
@@ -125,26 +124,44 @@ impl Client {
         };
         let invalid = |error| Error::with_source(ErrorKind::Unsupported, "create ledger: describe it", error);
         let metadata = describe().map_err(invalid)?;
-        let keys = Keys::of(id, &metadata, Some(&password))?;
-        let created = core.within(core.ledgers.create(id, &metadata)).await;
-        let version = match created {
-            Some(Ok(version)) => version,
-            Some(Err(UpdateError::Conflict(_))) => {
-                return Err(Error::new(ErrorKind::Metadata, format!("create ledger: the id {id} is taken")));
+        for _ in 0..IDS_TRIED_MAX {
+            let id = self.allocate_id().await?;
+            let keys = Keys::of(id, &metadata, Some(&password))?;
+            if let Some(version) = self.create_record(id, &metadata).await? {
+                let record = LedgerRecord { metadata, version };
+                return LedgerWriter::start(core, id, record, keys.digester, keys.master_key);
             }
+            tracing::info!(ledger_id = id.get(), "a new ledger's id is taken; another one is tried");
+        }
+        let text = format!("create ledger: {IDS_TRIED_MAX} ids in a row were taken by ledgers that someone else made");
+        Err(Error::new(ErrorKind::Metadata, text))
+    }
+
+    async fn allocate_id(&self) -> Result<LedgerId, Error> {
+        let core = &self.core;
+        match core.within(core.ledgers.allocate_id()).await {
+            Some(Ok(id)) => Ok(id),
+            Some(Err(error)) => Err(Error::with_source(ErrorKind::Metadata, "create ledger: allocate an id", error)),
+            None => Err(Error::new(ErrorKind::Timeout, "create ledger: no id was given in time")),
+        }
+    }
+
+    /// Writes a new ledger's record; `None` when someone else has the id.
+    async fn create_record(&self, id: LedgerId, metadata: &LedgerMetadata) -> Result<Option<Version>, Error> {
+        let core = &self.core;
+        match core.within(core.ledgers.create(id, metadata)).await {
+            Some(Ok(version)) => Ok(Some(version)),
+            Some(Err(UpdateError::Conflict(_))) => Ok(None),
             Some(Err(UpdateError::NotDone(error))) => {
-                return Err(metadata_error(&format!("create ledger {id}: write its metadata"), error));
+                let message = format!("create ledger {id}: write its metadata");
+                Err(Error::with_source(ErrorKind::Metadata, message, error))
             }
             Some(Err(UpdateError::Unknown(error))) => {
                 let message = format!("create ledger {id}: whether it exists is unknown");
-                return Err(Error::with_source(ErrorKind::Unknown, message, error));
+                Err(Error::with_source(ErrorKind::Unknown, message, error))
             }
-            None => {
-                return Err(Error::new(ErrorKind::Unknown, format!("create ledger {id}: no answer in time")));
-            }
-        };
-        let record = LedgerRecord { metadata, version };
-        LedgerWriter::start(core, id, record, keys.digester, keys.master_key)
+            None => Err(Error::new(ErrorKind::Unknown, format!("create ledger {id}: no answer in time"))),
+        }
     }
 
     /// Opens a ledger for reading; `password`, when given, must be the ledger's.

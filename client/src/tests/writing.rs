@@ -1,6 +1,7 @@
 use std::time::Duration;
 
-use metadata::{FaultKind, FaultyStore};
+use ledger::LedgerId;
+use metadata::{FaultKind, FaultyStore, layout};
 use proto::Status;
 use tokio::time::Instant;
 
@@ -191,6 +192,35 @@ async fn too_few_bookies_are_counted_in_the_message() {
     let refused = cluster.client.create(options(3, 3, 2)).await.map(|_| ()).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::NotEnoughBookies);
     assert!(refused.to_string().contains("needs 3 writable bookies, there are 2 (2 registered)"), "{refused}");
+}
+
+/// Takes the next `count` ids behind `last`, as writers do who choose their own.
+async fn take_ids(cluster: &Cluster, last: &LedgerWriter, count: u64) {
+    let record = cluster.store.get_quorum(&layout::ledger_key(last.id())).await.unwrap().unwrap();
+    for number in 1..=count {
+        let id = LedgerId::new(last.id().get() + number).unwrap();
+        cluster.store.create(&layout::ledger_key(id), record.value.clone()).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_id_that_someone_else_has_is_not_the_end() {
+    let cluster = Cluster::start(3).await;
+    let first = cluster.client.create(options(3, 3, 2)).await.unwrap();
+    take_ids(&cluster, &first, 3).await;
+    let second = cluster.client.create(options(3, 3, 2)).await.unwrap();
+    assert_eq!(second.id().get(), first.id().get() + 4);
+    append_all(&second, 0..3).await;
+    let taken = LedgerId::new(first.id().get() + 1).unwrap();
+    let foreign = cluster.store.get_quorum(&layout::ledger_key(taken)).await.unwrap().unwrap();
+    let own = cluster.store.get_quorum(&layout::ledger_key(first.id())).await.unwrap().unwrap();
+    assert_eq!(foreign.value, own.value, "another's ledger was not touched");
+
+    take_ids(&cluster, &second, 16).await;
+    let refused = cluster.client.create(options(3, 3, 2)).await.map(|_| ()).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Metadata);
+    assert!(refused.to_string().contains("16 ids in a row were taken"), "{refused}");
+    cluster.client.create(options(3, 3, 2)).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
