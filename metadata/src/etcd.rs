@@ -1,6 +1,7 @@
 //! The store of a cluster: etcd, version 3.4 or later.
 //!
-//! Layout: a key is etcd's key behind the URI's root, a version is its *mod revision*, a lease is etcd's lease.
+//! Layout: a key is a key of etcd behind the URI's root, see `names` for which; a version is its *mod revision*, a lease is etcd's
+//! lease. The layout of the cluster is found by its LAYOUT and INSTANCEID, wherever they are; see [`Shared::layout`].
 //! Consistency: a commit is one transaction of etcd. A proof is a linearizable read. A hint may come from a member that lags or is
 //! cut off, but never from before what this store has already shown: it remembers the highest revision it has seen and asks for
 //! a proof instead when a hint is older. So *watch, then list* misses nothing, whichever members answer.
@@ -8,28 +9,31 @@
 //! Crash: nothing is kept here. Leases of a process that died end by themselves.
 
 mod fault;
+mod ids;
 mod links;
 mod names;
 mod request;
+mod sign;
 mod target;
 mod watching;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use common::rng::Rng;
-use etcd_client::{Error as ClientError, GetOptions, GetResponse};
+use etcd_client::{Error as ClientError, GetOptions, GetResponse, Txn, TxnOp, TxnOpResponse};
 use tokio::time::Instant;
 
 use crate::engine::Page;
 use crate::{
-    CommitError, Committed, Error, ErrorKind, Key, LeaseId, MetadataStore, Transaction, Versioned, WatchStream,
+    CommitError, Committed, Error, ErrorKind, GivenIds, Key, LeaseId, LedgerLayout, MetadataStore, Op, Transaction,
+    Versioned, WatchStream,
 };
 use fault::{Failure, Verdict};
 use links::{From, Links};
-use names::Names;
+use names::{Names, Stretch};
 use request::Answer;
 pub(crate) use target::{Access, Target};
 
@@ -54,12 +58,61 @@ pub struct EtcdStore {
 struct Shared {
     links: Links,
     names: Names,
+    /// The layout that the URI wants.
+    wanted: Option<LedgerLayout>,
+    /// The cluster's layout once it is known; it never changes.
+    layout: OnceLock<LedgerLayout>,
+    /// Which of the keys that BookKeeper's driver counts with is next.
+    bucket: AtomicU64,
     /// The highest revision that anything told by this store reflects.
     seen: AtomicI64,
     rng: Rng,
 }
 
+/// Layouts of a cluster below a root of etcd; the first is that of a new one.
+const LAYOUTS: [LedgerLayout; 3] = [LedgerLayout::LongHierarchical, LedgerLayout::Hierarchical, LedgerLayout::Etcd];
+
 impl Shared {
+    /// The layout of the cluster: what stands below the root says it, by proof. Without a cluster, what a new one would get.
+    async fn layout(&self) -> Result<LedgerLayout, Error> {
+        if let Some(known) = self.layout.get() {
+            return Ok(*known);
+        }
+        let signs = self.names.signs();
+        let look = |client: etcd_client::Client| {
+            let gets: Vec<_> = signs.iter().map(|name| TxnOp::get(name.clone(), None)).collect();
+            async move { client.kv_client().txn(Txn::new().and_then(gets)).await }
+        };
+        let what = "find the layout of the cluster";
+        let found = self.links.repeatable(what, From::Led, look).await.map_err(|failure| failure.error)?;
+        self.learn(found.header().map_or(0, etcd_client::ResponseHeader::revision));
+        let values: Vec<Option<Vec<u8>>> = found
+            .op_responses()
+            .into_iter()
+            .map(|answer| match answer {
+                TxnOpResponse::Get(mut got) => got.take_kvs().pop().map(|row| row.into_key_value().1),
+                _ => None,
+            })
+            .collect();
+        match sign::read(&values)? {
+            Some(found) => {
+                sign::check_wanted(found.layout, self.wanted)?;
+                // What is no layout of ours is refused by whoever opens the cluster.
+                Ok(if found.is_named { *self.layout.get_or_init(|| found.layout) } else { found.layout })
+            }
+            None => sign::new_layout(self.names.root(), self.wanted),
+        }
+    }
+
+    /// As [`Shared::layout`] where one of the keys depends on it; others have the same name in every layout.
+    async fn layout_for(&self, keys: impl IntoIterator<Item = &Key>) -> Result<LedgerLayout, Error> {
+        match self.layout.get() {
+            Some(known) => Ok(*known),
+            None if keys.into_iter().any(names::in_shared_tree) => self.layout().await,
+            None => Ok(self.wanted.unwrap_or(LAYOUTS[0])),
+        }
+    }
+
     fn learn(&self, revision: i64) {
         self.seen.fetch_max(revision, Ordering::AcqRel);
     }
@@ -106,24 +159,29 @@ fn first_row(mut response: GetResponse) -> Option<Versioned> {
 }
 
 impl EtcdStore {
-    /// Opens `etcd://host:port,host:port/root`, or `etcds://` for TLS, and waits for a first answer. User, password and
-    /// certificates come from the environment, see `docs/operations/etcd.md`.
+    /// Opens `etcd://host:port,host:port/root`, or `etcds://` for TLS, and waits for a first answer. `etcd+apache://` and the like
+    /// name the layout that the cluster must have, or gets when it is new. User, password and certificates come from the environment,
+    /// see `docs/operations/etcd.md`.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for a URI that cannot be read and for credentials that etcd refuses, [`ErrorKind::Unavailable`]
-    /// when no endpoint answered in time.
+    /// [`ErrorKind::Invalid`] for a URI that cannot be read and for credentials that etcd refuses, [`ErrorKind::Unsupported`] for
+    /// a cluster with another layout, [`ErrorKind::Refused`] where two clusters lie below one root, [`ErrorKind::Unavailable`] when no
+    /// endpoint answered in time.
     pub async fn open(uri: &str) -> Result<Self, Error> {
         Self::open_as(Target::parse(uri)?, Access::from_environment()?).await
     }
 
     pub(crate) async fn open_as(target: Target, access: Access) -> Result<Self, Error> {
-        let names = Names::new(target.root.clone());
+        let (names, wanted) = (Names::new(target.root.clone()), target.layout);
         // Waits between tries need no seed that repeats: a server's time does not either.
         let rng = Rng::from_os();
         let links = Links::new(target, access, rng.fork());
-        let shared = Arc::new(Shared { links, names, seen: AtomicI64::new(0), rng });
-        let store = Self { shared, listing_rows: AtomicUsize::new(LISTING_ROWS_BEGIN) };
+        // As BookKeeper's driver does: processes begin in different places.
+        let bucket = AtomicU64::new(rng.next_u64());
+        let shared = Shared { links, names, wanted, layout: OnceLock::new(), bucket, seen: AtomicI64::new(0), rng };
+        let store = Self { shared: Arc::new(shared), listing_rows: AtomicUsize::new(LISTING_ROWS_BEGIN) };
         store.wait_for_answer().await?;
+        store.shared.layout().await?;
         Ok(store)
     }
 
@@ -170,30 +228,87 @@ impl EtcdStore {
     }
 }
 
+impl EtcdStore {
+    /// The first rows of a stretch; none when there are none.
+    async fn page(
+        &self,
+        prefix: &Key,
+        layout: LedgerLayout,
+        mut stretch: Stretch,
+        limit: usize,
+    ) -> Result<Vec<(Key, Versioned)>, Error> {
+        let shared = &self.shared;
+        let what = format!("list metadata below {prefix}");
+        loop {
+            let rows = self.listing_rows.load(Ordering::Relaxed).clamp(1, LISTING_ROWS_MAX);
+            let asked = rows.min(limit);
+            let options = GetOptions::new()
+                .with_range(stretch.span.end.clone())
+                .with_limit(i64::try_from(asked).unwrap_or(i64::MAX));
+            let mut response = match shared.hint(&what, &stretch.span.from, &options).await {
+                Ok(response) => response,
+                Err(failure) if failure.verdict == Verdict::TooLong && asked > 1 => {
+                    self.listing_rows.store((asked / 4).max(1), Ordering::Relaxed);
+                    continue;
+                }
+                Err(failure) => return Err(failure.error),
+            };
+            let mut more = response.more();
+            let found = response.take_kvs();
+            let bytes: usize = found.iter().map(|row| row.key().len() + row.value().len()).sum();
+            if found.len() == rows && bytes < LISTING_BYTES_MAX / 4 {
+                self.listing_rows.store(rows * 2, Ordering::Relaxed);
+            }
+            if let Some(last) = found.last() {
+                stretch.span.from = [last.key(), b"\0"].concat();
+            }
+            let mut page = Page::default();
+            for row in found {
+                if let Some(behind) = shared.names.behind(row.key(), &stretch) {
+                    more = behind < stretch.span.end;
+                    stretch.span.from = behind;
+                    break;
+                }
+                // Names that are no keys are someone else's.
+                let Some(key) = shared.names.key(row.key(), layout) else { continue };
+                if !page.push(key, request::versioned(row), limit) {
+                    break;
+                }
+            }
+            if !page.rows.is_empty() || !more {
+                return Ok(page.rows);
+            }
+        }
+    }
+}
+
 #[async_trait]
 impl MetadataStore for EtcdStore {
     async fn get(&self, key: &Key) -> Result<Option<Versioned>, Error> {
         let shared = &self.shared;
-        let response = shared.hint(&format!("get metadata {key}"), &shared.names.name(key), &GetOptions::new()).await;
+        let name = shared.names.name(key, shared.layout_for([key]).await?)?;
+        let response = shared.hint(&format!("get metadata {key}"), &name, &GetOptions::new()).await;
         response.map(first_row).map_err(|failure| failure.error)
     }
 
     async fn get_quorum(&self, key: &Key) -> Result<Option<Versioned>, Error> {
         let shared = &self.shared;
-        let response = shared.prove(&format!("get metadata {key}"), &shared.names.name(key), &GetOptions::new()).await;
+        let name = shared.names.name(key, shared.layout_for([key]).await?)?;
+        let response = shared.prove(&format!("get metadata {key}"), &name, &GetOptions::new()).await;
         response.map(first_row).map_err(|failure| failure.error)
     }
 
     async fn commit(&self, transaction: Transaction) -> Result<Committed, CommitError> {
         transaction.validate().map_err(CommitError::NotDone)?;
         let shared = &self.shared;
-        let txn = request::build(&shared.names, &transaction);
+        let layout = shared.layout_for(transaction.ops().iter().map(Op::key)).await.map_err(CommitError::NotDone)?;
+        let request = request::build(&shared.names, layout, &transaction).map_err(CommitError::NotDone)?;
         let call = |client: etcd_client::Client| {
-            let txn = txn.clone();
+            let txn = request.txn.clone();
             async move { client.kv_client().max_decoding_message_size(request::ANSWER_BYTES_MAX).txn(txn).await }
         };
         let response = shared.links.once("commit metadata", call).await.map_err(Failure::of_commit)?;
-        let Some(answer) = Answer::read(&response, transaction.ops().len()) else {
+        let Some(answer) = Answer::read(&response, &request) else {
             let message = "commit metadata: etcd's answer does not fit the request";
             return Err(CommitError::Unknown(Error::new(ErrorKind::Damaged, message)));
         };
@@ -206,42 +321,14 @@ impl MetadataStore for EtcdStore {
             return Err(Error::new(ErrorKind::Invalid, "list keys: the limit is 0"));
         }
         let shared = &self.shared;
-        let Some(mut span) = shared.names.below(prefix, after) else { return Ok(Vec::new()) };
-        let what = format!("list metadata below {prefix}");
-        loop {
-            let rows = self.listing_rows.load(Ordering::Relaxed).clamp(1, LISTING_ROWS_MAX);
-            let asked = rows.min(limit);
-            let options =
-                GetOptions::new().with_range(span.end.clone()).with_limit(i64::try_from(asked).unwrap_or(i64::MAX));
-            let mut response = match shared.hint(&what, &span.from, &options).await {
-                Ok(response) => response,
-                Err(failure) if failure.verdict == Verdict::TooLong && asked > 1 => {
-                    self.listing_rows.store((asked / 4).max(1), Ordering::Relaxed);
-                    continue;
-                }
-                Err(failure) => return Err(failure.error),
-            };
-            let more = response.more();
-            let found = response.take_kvs();
-            let bytes: usize = found.iter().map(|row| row.key().len() + row.value().len()).sum();
-            if found.len() == rows && bytes < LISTING_BYTES_MAX / 4 {
-                self.listing_rows.store(rows * 2, Ordering::Relaxed);
-            }
-            if let Some(last) = found.last() {
-                span.from = [last.key(), b"\0"].concat();
-            }
-            let mut page = Page::default();
-            for row in found {
-                // Names that are no keys are someone else's.
-                let Some(key) = shared.names.key(row.key()) else { continue };
-                if !page.push(key, request::versioned(row), limit) {
-                    break;
-                }
-            }
-            if !page.rows.is_empty() || !more {
-                return Ok(page.rows);
+        let layout = shared.layout_for([prefix]).await?;
+        for stretch in shared.names.below(prefix, after, layout) {
+            let rows = self.page(prefix, layout, stretch, limit).await?;
+            if !rows.is_empty() {
+                return Ok(rows);
             }
         }
+        Ok(Vec::new())
     }
 
     async fn watch(&self, prefix: &Key) -> Result<WatchStream, Error> {
@@ -279,6 +366,27 @@ impl MetadataStore for EtcdStore {
             Err(failure) if failure.error.kind() == ErrorKind::LeaseGone => Ok(()),
             Err(failure) => Err(failure.error),
         }
+    }
+
+    fn layouts(&self) -> &[LedgerLayout] {
+        sign::layouts(self.shared.layout.get().copied().or(self.shared.wanted))
+    }
+
+    async fn allocate_ledger_id(&self) -> Result<u64, Error> {
+        ids::allocate(&self.shared, self).await
+    }
+
+    async fn given_ids(&self) -> Result<GivenIds, Error> {
+        ids::given(&self.shared, self).await
+    }
+
+    async fn skip_ids(&self, given: &GivenIds) -> Result<(), Error> {
+        ids::skip(&self.shared, self, given).await
+    }
+
+    /// BookKeeper's driver looks at the names of registrations only.
+    fn clients_resolve_by_registration(&self) -> bool {
+        self.layouts()[0] != LedgerLayout::Etcd
     }
 }
 

@@ -220,7 +220,7 @@ impl MetadataStore for FaultyStore {
         self.inner.layouts()
     }
 
-    fn ids_are_keys(&self) -> bool {
-        self.inner.ids_are_keys()
+    fn clients_resolve_by_registration(&self) -> bool {
+        self.inner.clients_resolve_by_registration()
     }
 }

@@ -66,6 +66,35 @@ pub(crate) fn is_behind_ledgers(key: &Key) -> bool {
     key.as_str() >= "/ledgers/:"
 }
 
+/// The first ledger whose key is `text` or sorts behind it; `None`: no ledger's key does.
+pub(crate) fn first_ledger_at(text: &str) -> Option<LedgerId> {
+    let (mut below, mut end) = (0, i64::MAX.unsigned_abs() + 1);
+    while below < end {
+        let middle = below + (end - below) / 2;
+        // Keys are in the order of ids.
+        match LedgerId::new(middle).is_some_and(|id| ledger_key(id).as_str() < text) {
+            true => below = middle + 1,
+            false => end = middle,
+        }
+    }
+    LedgerId::new(below)
+}
+
+/// Whether BookKeeper's tree has a value at `path` below its root that is no ledger's: identity, layout, a registration or a cookie.
+pub(crate) fn is_bookkeepers(path: &str) -> bool {
+    const READONLY: &str = "readonly";
+    match path.split_once('/') {
+        None => matches!(path, "INSTANCEID" | "LAYOUT"),
+        Some(("available", name)) => match name.split_once('/') {
+            None => name != READONLY,
+            Some((READONLY, name)) => !name.contains('/'),
+            Some(_) => false,
+        },
+        Some(("cookies", name)) => !name.contains('/'),
+        Some(_) => false,
+    }
+}
+
 /// The parent of the writable bookies, and of the read-only ones one level further.
 #[must_use]
 pub fn available_root() -> Key {
@@ -279,6 +308,24 @@ mod tests {
         }
         for key in [layout_key(), instance_key(), available_root(), cookies_root()] {
             assert!(is_behind_ledgers(&key), "{key}");
+        }
+    }
+
+    #[test]
+    fn a_walk_begins_where_the_last_page_ended() {
+        for (text, want) in [
+            ("/ledgers/", Some(0)),
+            ("/ledgers/000/0000/0000/0000/L0007", Some(7)),
+            ("/ledgers/000/0000/0000/0000/L0007\0", Some(8)),
+            ("/ledgers/000/0000/0000/0001/", Some(10_000)),
+            ("/ledgers/000/0000/0021/", Some(2_100_000_000)),
+            ("/ledgers/922/3372/0368/5477/L5807", Some(9_223_372_036_854_775_807)),
+            ("/ledgers/922/3372/0368/5477/L5807\0", None),
+            ("/ledgers/INSTANCEID", None),
+            ("/ledgers/available/x\0", None),
+            ("/ledgers/999/", None),
+        ] {
+            assert_eq!(first_ledger_at(text), want.map(id), "{text:?}");
         }
     }
 

@@ -1,13 +1,15 @@
-//! How ledgers lie in a tree: BookKeeper's four layouts, as pure functions from ids to paths and back.
+//! How ledgers lie in a tree: BookKeeper's layouts, as pure functions from ids to paths and back.
 //!
 //! A layout is named by the value of LAYOUT, for the whole life of a cluster. In the hierarchical one, ids that fit 31 bits have the
 //! short path `dd/dddd/Ldddd` and the others the long one `ddd/dddd/dddd/dddd/Ldddd`; the first level tells them apart by its length.
-//! Some clients leave out the `L` of the short path, so a ledger can be found under either spelling.
+//! Some clients leave out the `L` of the short path, so a ledger can be found under either spelling. BookKeeper's driver for etcd has a
+//! layout of its own, with ids written as UUIDs.
 
 use ledger::LedgerId;
+use uuid::Uuid;
 
 /// The first id that a short path cannot hold.
-const SHORT_END: u64 = 2_147_483_647;
+pub(crate) const SHORT_END: u64 = 2_147_483_647;
 
 /// How ledgers lie in a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -20,11 +22,17 @@ pub enum LedgerLayout {
     LongHierarchical,
     /// All ledgers in one directory.
     Flat,
+    /// What BookKeeper's driver for etcd makes: the id as the lower half of a UUID. There the whole cluster lies in other places.
+    Etcd,
 }
 
 impl LedgerLayout {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Hierarchical, Self::LegacyHierarchical, Self::LongHierarchical, Self::Flat];
+    pub const ALL: [Self; 5] =
+        [Self::Hierarchical, Self::LegacyHierarchical, Self::LongHierarchical, Self::Flat, Self::Etcd];
+    /// Those of a cluster in ZooKeeper; the first is the one that BookKeeper and Pulsar choose by themselves.
+    pub const IN_ZOOKEEPER: [Self; 4] =
+        [Self::Hierarchical, Self::LegacyHierarchical, Self::LongHierarchical, Self::Flat];
 
     /// The value of LAYOUT, as Java writes it: no line feed at the end.
     #[must_use]
@@ -34,6 +42,7 @@ impl LedgerLayout {
             Self::LegacyHierarchical => "2\norg.apache.bookkeeper.meta.LegacyHierarchicalLedgerManagerFactory:1",
             Self::LongHierarchical => "2\norg.apache.bookkeeper.meta.LongHierarchicalLedgerManagerFactory:1",
             Self::Flat => "2\norg.apache.bookkeeper.meta.FlatLedgerManagerFactory:1",
+            Self::Etcd => "2\norg.apache.bookkeeper.metadata.etcd.EtcdLedgerManagerFactory:0",
         }
     }
 
@@ -51,6 +60,7 @@ impl LedgerLayout {
             Self::Hierarchical | Self::LongHierarchical => Some(long(id.get())),
             Self::LegacyHierarchical => (id.get() < SHORT_END).then(|| short(id.get(), "L")),
             Self::Flat => Some(format!("L{:010}", id.get())),
+            Self::Etcd => Some(Uuid::from_u64_pair(0, id.get()).to_string()),
         }
     }
 
@@ -64,6 +74,10 @@ impl LedgerLayout {
     /// The ledger whose record is at `path` under either spelling; `None` for every other path.
     #[must_use]
     pub fn id(self, path: &str) -> Option<LedgerId> {
+        if self == Self::Etcd {
+            let (high, low) = Uuid::try_parse(path).ok()?.as_u64_pair();
+            return LedgerId::new(low).filter(|id| high == 0 && self.path(*id).as_deref() == Some(path));
+        }
         let (parents, name) = path.rsplit_once('/').unwrap_or(("", path));
         let mut digits = String::with_capacity(19);
         digits.extend(parents.chars().filter(|c| *c != '/'));
@@ -76,7 +90,7 @@ impl LedgerLayout {
         (is(self.path(id)) || is(self.other_path(id))).then_some(id)
     }
 
-    /// The trees that hold the ledgers, in the order of ids: the digits of each level, the leaves last.
+    /// The trees of digits that hold the ledgers, in the order of ids: the digits of each level, the leaves last.
     pub(crate) fn trees(self) -> &'static [&'static [u32]] {
         const SHORT: &[u32] = &[2, 4, 4];
         const LONG: &[u32] = &[3, 4, 4, 4, 4];
@@ -85,6 +99,7 @@ impl LedgerLayout {
             Self::LegacyHierarchical => &[SHORT],
             Self::LongHierarchical => &[LONG],
             Self::Flat => &[&[10]],
+            Self::Etcd => &[],
         }
     }
 }
@@ -160,6 +175,27 @@ mod tests {
         assert_eq!(LedgerLayout::LongHierarchical.id("00/0000/L0001"), None);
         assert_eq!(LedgerLayout::LongHierarchical.id("000/0000/0000/0000/0001"), None);
         assert_eq!(LedgerLayout::Flat.id("0000000001"), None);
+        for path in [
+            "00000000-0000-0000-8000-000000000001",
+            "00000000-0000-0001-0000-000000000001",
+            "00000000000000000000000000000001",
+            "00000000-0000-0000-0A00-000000000001",
+            "{00000000-0000-0000-0000-000000000001}",
+        ] {
+            assert_eq!(LedgerLayout::Etcd.id(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn uuids_are_those_of_java() {
+        for (number, path) in [
+            (1, "00000000-0000-0000-0000-000000000001"),
+            (5 << 56 | 1, "00000000-0000-0000-0500-000000000001"),
+            (127 << 56 | 0xabcdef, "00000000-0000-0000-7f00-000000abcdef"),
+            (i64::MAX.unsigned_abs(), "00000000-0000-0000-7fff-ffffffffffff"),
+        ] {
+            assert_eq!(LedgerLayout::Etcd.path(id(number)).unwrap(), path);
+        }
     }
 
     #[test]
@@ -168,7 +204,7 @@ mod tests {
             assert_eq!(LedgerLayout::parse(layout.value().as_bytes()), Some(layout));
             assert_eq!(LedgerLayout::parse(format!("{}\n", layout.value()).as_bytes()), Some(layout));
         }
-        for value in ["", "2", "1\nflat", "2\norg.apache.bookkeeper.metadata.etcd.EtcdLedgerManagerFactory:0"] {
+        for value in ["", "2", "1\nflat", "2\norg.apache.bookkeeper.metadata.etcd.EtcdLedgerManagerFactory:1"] {
             assert_eq!(LedgerLayout::parse(value.as_bytes()), None);
         }
     }

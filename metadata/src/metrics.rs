@@ -10,8 +10,8 @@ use futures::StreamExt as _;
 use tokio::time::Instant;
 
 use crate::{
-    CommitError, Committed, Error, ErrorKind, Key, LeaseId, LedgerLayout, MetadataStore, Transaction, Versioned,
-    WatchEvent, WatchStream,
+    CommitError, Committed, Error, ErrorKind, GivenIds, Key, LeaseId, LedgerLayout, MetadataStore, Transaction,
+    Versioned, WatchEvent, WatchStream,
 };
 
 const OPERATIONS: Def = Def::new(
@@ -168,8 +168,16 @@ impl MetadataStore for MeteredStore {
         self.inner.layouts()
     }
 
-    fn ids_are_keys(&self) -> bool {
-        self.inner.ids_are_keys()
+    async fn given_ids(&self) -> Result<GivenIds, Error> {
+        self.inner.given_ids().await
+    }
+
+    async fn skip_ids(&self, given: &GivenIds) -> Result<(), Error> {
+        self.inner.skip_ids(given).await
+    }
+
+    fn clients_resolve_by_registration(&self) -> bool {
+        self.inner.clients_resolve_by_registration()
     }
 
     async fn allocate_ledger_id(&self) -> Result<u64, Error> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::{EmbeddedStore, Error, ErrorKind, EtcdStore, MemoryStore, MetadataStore, ZooKeeperStore};
 
-const SUPPORTED: &str = "this release supports etcd://host:port/root (etcds:// with TLS), zk://host:port/ledgers, embedded:/path/to/directory and memory:";
+const SUPPORTED: &str = "this release supports etcd://host:port/root (etcds:// with TLS, etcd+apache:// for a new cluster as BookKeeper's driver has it), zk://host:port/ledgers, embedded:/path/to/directory and memory:";
 
 /// Opens the store that `uri` names: `etcd://host:port,host:port/root` or `zk://host:port,host:port/ledgers` (a cluster's),
 /// `embedded:/path` (one process) or `memory:` (forgotten at the end, for tests). Waits at most seconds, whatever the store does.
@@ -20,7 +20,9 @@ pub async fn open(uri: &str) -> Result<Arc<dyn MetadataStore>, Error> {
             ErrorKind::Unsupported,
             "open metadata store: embedded: needs a directory, as in embedded:/path",
         )),
-        "etcd" | "etcds" => Ok(Arc::new(EtcdStore::open(uri).await?)),
+        _ if ["etcd", "etcds"].contains(&driver.split('+').next().unwrap_or_default()) => {
+            Ok(Arc::new(EtcdStore::open(uri).await?))
+        }
         "zk" => Ok(Arc::new(ZooKeeperStore::open(uri).await?)),
         _ if driver.starts_with("zk+") => Ok(Arc::new(ZooKeeperStore::open(uri).await?)),
         _ => Err(Error::new(ErrorKind::Unsupported, format!("open metadata store {:?}: {SUPPORTED}", shown(uri)))),

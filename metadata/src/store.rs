@@ -7,8 +7,8 @@ use bytes::Bytes;
 use futures::Stream;
 
 use crate::{
-    CommitError, Committed, Error, Expect, Key, LeaseId, LedgerLayout, Transaction, Version, Versioned, WatchStream,
-    counter, layout,
+    CommitError, Committed, Error, Expect, GivenIds, Key, LeaseId, LedgerLayout, Transaction, Version, Versioned,
+    WatchStream, counter, layout,
 };
 
 /// A store of small versioned values that the nodes of one cluster share.
@@ -86,9 +86,25 @@ pub trait MetadataStore: Send + Sync + 'static {
         counter::next(self, &layout::idgen_key()).await
     }
 
-    /// Whether the ids of [`MetadataStore::allocate_ledger_id`] come from a key that is listed, so that a copy of all keys goes on
-    /// with them. A wrapper MUST ask what it wraps.
-    fn ids_are_keys(&self) -> bool {
+    /// Which ids [`MetadataStore::allocate_ledger_id`] and the like of other clients may have given so far: none outside was. MAY use up
+    /// an id to find out. A wrapper MUST ask what it wraps.
+    async fn given_ids(&self) -> Result<GivenIds, Error> {
+        counter::given(self, &layout::idgen_key()).await
+    }
+
+    /// Makes sure that [`MetadataStore::allocate_ledger_id`] gives none of `given`, for ever. May be repeated. A wrapper MUST ask what
+    /// it wraps.
+    ///
+    /// # Errors
+    /// [`crate::ErrorKind::Refused`] when ids of this store cannot begin behind them; those of the store.
+    async fn skip_ids(&self, given: &GivenIds) -> Result<(), Error> {
+        counter::raise(self, &layout::idgen_key(), given.highest().unwrap_or(0)).await
+    }
+
+    /// Whether BookKeeper's own clients find a bookie by what its registration says, so that a bookie's id may be any name: that of a
+    /// ledger's member in the cold tier, for one. Where they do not, they take the id for a host and port. Ours read registrations
+    /// everywhere. A wrapper MUST ask what it wraps.
+    fn clients_resolve_by_registration(&self) -> bool {
         true
     }
 

@@ -27,8 +27,8 @@ use tokio::time::Instant;
 use zookeeper_client::{Client, Error as ClientError};
 
 use crate::{
-    CommitError, Committed, Error, ErrorKind, Key, LeaseId, LedgerLayout, MetadataStore, Transaction, Versioned,
-    WatchStream,
+    CommitError, Committed, Error, ErrorKind, GivenIds, Key, LeaseId, LedgerLayout, MetadataStore, Transaction,
+    Versioned, WatchStream,
 };
 use leases::Leases;
 use links::{Links, barrier};
@@ -71,7 +71,8 @@ impl Shared {
         let found = self.links.repeatable("read the layout of ledgers", read).await.map_err(|failure| failure.error)?;
         let Some(found) = found else { return Ok(self.layouts()[0]) };
         let unsupported = |why: String| Err(Error::new(ErrorKind::Unsupported, format!("open metadata: {why}")));
-        match (LedgerLayout::parse(&found.value), self.wanted) {
+        let parsed = LedgerLayout::parse(&found.value).filter(|found| LedgerLayout::IN_ZOOKEEPER.contains(found));
+        match (parsed, self.wanted) {
             (None, _) => {
                 let text = String::from_utf8_lossy(&found.value).chars().take(200).collect::<String>();
                 unsupported(format!("the ledgers are laid out as {text:?}, which this release does not read"))
@@ -91,7 +92,8 @@ impl Shared {
 
     fn layouts(&self) -> &'static [LedgerLayout] {
         match self.wanted {
-            None => &LedgerLayout::ALL,
+            // What a URI cannot want is nothing of ZooKeeper's.
+            None | Some(LedgerLayout::Etcd) => &LedgerLayout::IN_ZOOKEEPER,
             Some(LedgerLayout::Hierarchical) => &[LedgerLayout::Hierarchical],
             Some(LedgerLayout::LegacyHierarchical) => &[LedgerLayout::LegacyHierarchical],
             Some(LedgerLayout::LongHierarchical) => &[LedgerLayout::LongHierarchical],
@@ -242,12 +244,19 @@ impl MetadataStore for ZooKeeperStore {
         self.shared.layouts()
     }
 
-    /// They are the numbers that ZooKeeper gives sequential znodes.
-    fn ids_are_keys(&self) -> bool {
-        false
-    }
-
     async fn allocate_ledger_id(&self) -> Result<u64, Error> {
         ids::allocate(&self.shared).await
+    }
+
+    /// Numbers of sequential znodes only go up, and long ids are higher than short ones: the next one is higher than all.
+    async fn given_ids(&self) -> Result<GivenIds, Error> {
+        Ok(GivenIds::up_to(ids::allocate(&self.shared).await?))
+    }
+
+    async fn skip_ids(&self, given: &GivenIds) -> Result<(), Error> {
+        match given.highest() {
+            Some(highest) => ids::skip(&self.shared, highest).await,
+            None => Ok(()),
+        }
     }
 }

@@ -9,7 +9,8 @@ use super::Output;
 /// Where the cluster's metadata is.
 #[derive(Debug, Clone, Args)]
 pub struct MetadataArgs {
-    /// The cluster's metadata: etcd://host:port[,host:port…][/root], etcds:// with TLS, or embedded:/path of a node that is stopped
+    /// The cluster's metadata: etcd://host:port[,host:port…][/root], etcds:// with TLS, zk://host:port[,host:port…]/ledgers, or
+    /// embedded:/path of a node that is stopped
     #[arg(long, value_name = "URI", env = "THERMOCLINE_METADATA", default_value = "etcd://127.0.0.1:2379")]
     pub metadata: String,
 }
@@ -24,8 +25,13 @@ pub enum ClusterCommand {
     /// first start, one without a name: with this command it is clear beforehand where it is and what
     /// it is called. (BookKeeper: initnewcluster)
     ///
-    /// Example:
+    /// A new cluster on etcd lies in our own layout. For BookKeeper's clients with its driver for etcd
+    /// make it with etcd+apache:// and a root, for Pulsar's with etcd+hierarchical://; afterwards every
+    /// role opens it with etcd://, as those clients do. On ZooKeeper: zk+longhierarchical://, zk+flat://.
+    ///
+    /// Examples:
     ///   thermocline cluster init --name logs-eu --metadata etcd://10.0.0.9:2379
+    ///   thermocline cluster init --name logs-eu --metadata etcd+apache://10.0.0.9:2379/bookkeeper
     #[command(verbatim_doc_comment)]
     Init(ClusterInitArgs),
     /// Show a cluster: identity, bookies, gateways, ledgers by state, attempts
@@ -197,7 +203,8 @@ pub enum MetadataCommand {
     /// sides; what lives under a lease is never copied. The identity comes last: half a copy does not
     /// open as a cluster. A copy that is cut short goes on with the same command; after it has ended,
     /// the same command only compares. Then start every role with the new --metadata; none starts at
-    /// the source any more. Not for ZooKeeper yet, whose counters of ids are not carried over.
+    /// the source any more. Ids of ledgers go on behind every id that was given, also between etcd and
+    /// ZooKeeper, which make them in other ways. Where they cannot, nothing is copied.
     ///
     /// Example:
     ///   thermocline metadata copy --from embedded:/data/metadata --to etcd://10.0.0.9:2379/prod
@@ -208,10 +215,10 @@ pub enum MetadataCommand {
 /// `thermocline metadata copy`.
 #[derive(Debug, Clone, Args)]
 pub struct CopyArgs {
-    /// The store that has the cluster: etcd://host:port/root, etcds://…, embedded:/path of a node that is stopped
+    /// The store that has the cluster: etcd://host:port/root, etcds://…, zk://host:port/ledgers, embedded:/path of a node that is stopped
     #[arg(long, value_name = "URI")]
     pub from: String,
-    /// The store that gets it, an empty one
+    /// The store that gets it, an empty one; etcd+apache://… and the like for a layout, as in `cluster init`
     #[arg(long, value_name = "URI")]
     pub to: String,
     /// Abandon attempts to settle a ledger that have not ended: their objects are condemned, the ledgers are settled anew

@@ -12,11 +12,13 @@
 //! 3. Both are read side by side again: every key and value must be equal.
 //! 4. If the source still has nobody registered: one transaction there takes INSTANCEID away and puts a marker that says *moved*. No
 //!    role starts on it any more.
-//! 5. In the target: one transaction puts INSTANCEID and takes the marker away.
+//! 5. The target's ids are made to begin behind all that the source has given, whatever either makes them of. This is done after step 1
+//!    as well, so that a target that cannot is found out before anything is copied; from step 4 on nobody is given one at the source.
+//! 6. In the target: one transaction puts INSTANCEID and takes the marker away.
 //!
 //! # Crash
 //! There is no record of progress that could be wrong: a run that goes on begins at the first key and finds what is equal already.
-//! After step 5 the same call only compares.
+//! After step 6 the same call only compares.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -53,8 +55,6 @@ pub struct Survey {
     pub stranger: Option<String>,
     /// Whether both hold the cluster's identity under one version: they are one store, named twice.
     pub same_store: bool,
-    /// Whether the ids of ledgers go on in the target where they are in the source.
-    pub ids_go_on: bool,
 }
 
 /// What may be done.
@@ -97,8 +97,7 @@ pub async fn survey(from: &dyn MetadataStore, to: &dyn MetadataStore, told: Told
         same_store = found.is_some() && found == to.get_quorum(&key).await?;
     }
     let attempts = left.of(Kind::Attempt);
-    let ids_go_on = from.ids_are_keys() && to.ids_are_keys();
-    Ok(Survey { source, live: live(from).await?, attempts, carried, left, target, stranger, same_store, ids_go_on })
+    Ok(Survey { source, live: live(from).await?, attempts, carried, left, target, stranger, same_store })
 }
 
 impl Survey {
@@ -112,12 +111,6 @@ impl Survey {
             State::Unfinished(Marker { work: Work::Moved, identity, .. }, _) => (identity, true),
             other => return Err(refused(format!("nothing to copy from: {}", other.no_cluster()))),
         };
-        if !self.ids_go_on {
-            return Err(refused(
-                "one of the stores is ZooKeeper, where ledger ids come from counters that this release does not carry over: ids of \
-                 deleted ledgers would be given again. Between embedded metadata and etcd clusters can be copied",
-            ));
-        }
         if self.same_store {
             return Err(refused(format!(
                 "source and target are one store, named twice: both hold cluster {source} under the same version"
@@ -240,6 +233,7 @@ pub async fn copy(
         return Ok(done);
     }
     let marker = begin(&**to, &done.identity, &way, options).await?;
+    move_ids(&**from, &**to).await?;
     done.abandoned = abandon_all(from, options.abandon_attempts).await?;
     make_equal(&**from, &**to, marker, &mut done, copied).await?;
     let differ = "someone writes to one of them; stop every role and run it again";
@@ -249,6 +243,7 @@ pub async fn copy(
         return Err(in_use(&live));
     }
     leave(&**from, &done.identity, options).await?;
+    move_ids(&**from, &**to).await?;
     end(&**to, &done.identity, marker).await?;
     Ok(done)
 }
@@ -260,15 +255,26 @@ fn roots() -> [crate::Key; 2] {
 /// Step 1, or the take-over of a run that did not end.
 async fn begin(to: &dyn MetadataStore, identity: &Identity, way: &Way, options: CopyOptions) -> Result<Version, Error> {
     let new = |begun_ms| Marker { work: Work::Copy, identity: identity.clone(), begun_ms, run: options.run };
-    let (marker, expect, layout_expect) = match way {
-        Way::GoOn(old, version) => (new(old.begun_ms), Expect::At(*version), Expect::Present),
-        Way::Begin | Way::Compare => (new(options.now_ms), Expect::Absent, Expect::Absent),
+    let key = layout::layout_key();
+    let (marker, expect, transaction) = match way {
+        // With the layout that it was begun with.
+        Way::GoOn(old, version) => {
+            (new(old.begun_ms), Expect::At(*version), Transaction::new().check(key, Expect::Present))
+        }
+        Way::Begin | Way::Compare => {
+            let put = Transaction::new().put(key, to.layouts()[0].value(), Expect::Absent);
+            (new(options.now_ms), Expect::Absent, put)
+        }
     };
-    let transaction = Transaction::new()
-        .put(layout::maintenance_key(), marker.encode(), expect)
-        .put(layout::layout_key(), to.layouts()[0].value(), layout_expect)
-        .check(layout::instance_key(), Expect::Absent);
+    let transaction = transaction.put(layout::maintenance_key(), marker.encode(), expect);
+    let transaction = transaction.check(layout::instance_key(), Expect::Absent);
     marker.put_in(WHAT, to, transaction).await
+}
+
+/// Step 5.
+async fn move_ids(from: &dyn MetadataStore, to: &dyn MetadataStore) -> Result<(), Error> {
+    let given = from.given_ids().await?;
+    to.skip_ids(&given).await
 }
 
 /// Ends the source's running attempts. Their owners are gone, or [`live`] would know them.
@@ -477,7 +483,7 @@ async fn leave(from: &dyn MetadataStore, identity: &Identity, options: CopyOptio
     marker.put_in(WHAT, from, transaction).await.map(drop)
 }
 
-/// Step 5.
+/// Step 6.
 async fn end(to: &dyn MetadataStore, identity: &Identity, marker: Version) -> Result<(), Error> {
     let instance = identity.instance.as_str().to_owned().into_bytes();
     let transaction = Transaction::new()

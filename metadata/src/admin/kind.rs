@@ -23,6 +23,8 @@ pub enum Kind {
     Name,
     /// A counter.
     Counter,
+    /// The counter that ledger ids come from, in stores that have no other way.
+    Ids,
     /// A running attempt to settle a ledger.
     Attempt,
     /// An abandoned attempt.
@@ -60,7 +62,8 @@ impl Kind {
             "/thermocline/cluster" => Self::Name,
             "/thermocline/maintenance" => Self::Marker,
             "/thermocline/cold/names" => Self::ColdNames,
-            "/thermocline/idgen" | "/thermocline/commit-counter" => Self::Counter,
+            "/thermocline/idgen" => Self::Ids,
+            "/thermocline/commit-counter" => Self::Counter,
             _ if below(layout::available_root()) && layout::parse_registration_key(key).is_some() => Self::Bookie,
             _ if below(layout::cookies_root()) => Self::Cookie,
             _ if below(layout::attempts_root()) => Self::Attempt,
@@ -87,6 +90,7 @@ impl Kind {
             Self::Foreign => "other keys of BookKeeper",
             Self::Name => "name",
             Self::Counter => "counters",
+            Self::Ids => "counter of ledger ids",
             Self::Attempt => "running attempts",
             Self::Abandoned => "abandoned attempts",
             Self::Owner => "offloaders",
@@ -101,7 +105,8 @@ impl Kind {
     }
 
     /// Whether a row goes along when the cluster moves to another store: what outlives every process, and whose value says the same
-    /// under another version. Identity and layout go apart, a running attempt never (its version is its meaning).
+    /// under another version. Identity and layout go apart, and so do the ids that were given, which stores count in ways of their own; a
+    /// running attempt never does (its version is its meaning).
     pub(super) fn is_carried(key: &Key, row: &Versioned) -> bool {
         row.lease.is_none()
             && matches!(
@@ -167,7 +172,7 @@ mod tests {
             (layout::cookie_key(&bookie), Kind::Cookie),
             (layout::name_key(), Kind::Name),
             (layout::maintenance_key(), Kind::Marker),
-            (layout::idgen_key(), Kind::Counter),
+            (layout::idgen_key(), Kind::Ids),
             (layout::commit_counter_key(), Kind::Counter),
             (layout::attempt_key(ledger), Kind::Attempt),
             (layout::abandoned_key(Uuid::nil()), Kind::Abandoned),

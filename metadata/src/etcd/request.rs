@@ -1,33 +1,75 @@
 //! A transaction as etcd's, and its answer back: one exchange decides and does everything.
 //!
 //! Each operation has one request in the branch of success (a put, a removal, or a look at a key that is only checked) and one in
-//! the branch of failure (a look at the key), so that answers go by the place of the operation.
+//! the branch of failure (a look at the key), so that answers go by the place of the operation. A transaction that puts LAYOUT where
+//! none is makes a cluster: what else the layout wants there is put behind the operations, and signs of a cluster of another layout are
+//! conditions. One that removes LAYOUT removes the same again.
 
 use bytes::Bytes;
-use etcd_client::{Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp, TxnOpResponse, TxnResponse};
+use etcd_client::{
+    Compare, CompareOp, DeleteOptions, GetOptions, KeyValue, PutOptions, Txn, TxnOp, TxnOpResponse, TxnResponse,
+};
 
-use super::names::Names;
-use crate::{CommitError, Committed, Error, ErrorKind, Expect, LeaseId, Op, Transaction, Version, Versioned};
+use super::names::{Founding, Names};
+use crate::{
+    CommitError, Committed, Error, ErrorKind, Expect, LeaseId, LedgerLayout, Op, Transaction, Version, Versioned,
+    layout,
+};
 
 /// The most bytes of an answer: [`crate::OPS_MAX`] values of the longest request that etcd takes.
 pub(super) const ANSWER_BYTES_MAX: usize = 128 << 20;
 
-pub(super) fn build(names: &Names, transaction: &Transaction) -> Txn {
+/// A transaction for etcd, and the shape of its answer.
+#[derive(Debug, Clone)]
+pub(super) struct Request {
+    pub(super) txn: Txn,
+    ops: usize,
+    /// Requests behind those of the operations: in the branch of success, and in that of failure.
+    beside: (usize, usize),
+}
+
+pub(super) fn build(names: &Names, layout: LedgerLayout, transaction: &Transaction) -> Result<Request, Error> {
     let ops = transaction.ops();
-    let compares: Vec<_> = ops.iter().filter_map(|op| compare(names.name(op.key()), op.expect())).collect();
-    let done: Vec<_> = ops
-        .iter()
-        .map(|op| match op {
-            Op::Check { key, .. } => TxnOp::get(names.name(key), Some(GetOptions::new().with_keys_only())),
-            Op::Put { key, value, lease, .. } => {
-                let options = lease.map(|lease| PutOptions::new().with_lease(lease.raw().cast_signed()));
-                TxnOp::put(names.name(key), value.to_vec(), options)
-            }
-            Op::Delete { key, .. } => TxnOp::delete(names.name(key), None),
-        })
-        .collect();
-    let refused: Vec<_> = ops.iter().map(|op| TxnOp::get(names.name(op.key()), None)).collect();
-    Txn::new().when(compares).and_then(done).or_else(refused)
+    let placed = ops.iter().map(|op| Ok((op, names.name(op.key(), layout)?))).collect::<Result<Vec<_>, Error>>()?;
+    let mut compares: Vec<_> = placed.iter().filter_map(|(op, name)| compare(name.clone(), op.expect())).collect();
+    let done = placed.iter().map(|(op, name)| match op {
+        Op::Check { .. } => TxnOp::get(name.clone(), Some(GetOptions::new().with_keys_only())),
+        Op::Put { value, lease, .. } => {
+            let options = lease.map(|lease| PutOptions::new().with_lease(lease.raw().cast_signed()));
+            TxnOp::put(name.clone(), value.to_vec(), options)
+        }
+        Op::Delete { .. } => TxnOp::delete(name.clone(), None),
+    });
+    let mut done: Vec<_> = done.collect();
+    let mut refused: Vec<_> = placed.iter().map(|(_, name)| TxnOp::get(name.clone(), None)).collect();
+    let Founding { markers, guards } = match ops.iter().any(founds) {
+        true => names.founding(layout),
+        false => Founding::default(),
+    };
+    let leaving = match ops.iter().any(leaves) {
+        true => names.leaving(layout),
+        false => Vec::new(),
+    };
+    let beside = (markers.len() + leaving.len(), guards.len());
+    done.extend(markers.into_iter().map(|name| TxnOp::put(name, Vec::new(), None)));
+    done.extend(
+        leaving.into_iter().map(|span| TxnOp::delete(span.from, Some(DeleteOptions::new().with_range(span.end)))),
+    );
+    for guard in guards {
+        compares.extend(compare(guard.clone(), Expect::Absent));
+        refused.push(TxnOp::get(guard, Some(GetOptions::new().with_keys_only())));
+    }
+    Ok(Request { txn: Txn::new().when(compares).and_then(done).or_else(refused), ops: ops.len(), beside })
+}
+
+/// Whether an operation makes a cluster.
+fn founds(op: &Op) -> bool {
+    matches!(op, Op::Put { expect: Expect::Absent, .. }) && *op.key() == layout::layout_key()
+}
+
+/// Whether it removes one.
+fn leaves(op: &Op) -> bool {
+    matches!(op, Op::Delete { .. }) && *op.key() == layout::layout_key()
 }
 
 fn compare(name: Vec<u8>, expect: Expect) -> Option<Compare> {
@@ -49,13 +91,16 @@ pub(super) struct Answer {
     pub(super) succeeded: bool,
     /// For each operation what its key was found to be, where that was asked.
     pub(super) found: Vec<Option<Versioned>>,
+    /// Whether there is a sign of a cluster of another layout.
+    pub(super) guarded: bool,
 }
 
 impl Answer {
     /// `None` for an answer that is not to this request.
-    pub(super) fn read(response: &TxnResponse, ops: usize) -> Option<Self> {
+    pub(super) fn read(response: &TxnResponse, request: &Request) -> Option<Self> {
         let revision = response.header()?.revision();
-        let found: Vec<_> = response
+        let succeeded = response.succeeded();
+        let mut found: Vec<_> = response
             .op_responses()
             .into_iter()
             .map(|answer| match answer {
@@ -63,7 +108,11 @@ impl Answer {
                 _ => None,
             })
             .collect();
-        (found.len() == ops && revision > 0).then_some(Self { revision, succeeded: response.succeeded(), found })
+        let beside = if succeeded { request.beside.0 } else { request.beside.1 };
+        let fits = found.len() == request.ops + beside && revision > 0;
+        let guarded = !succeeded && found.iter().skip(request.ops).any(Option::is_some);
+        found.truncate(request.ops);
+        fits.then_some(Self { revision, succeeded, found, guarded })
     }
 
     /// The outcome for the caller.
@@ -86,6 +135,11 @@ impl Answer {
         let broken = places.find(|(_, (op, found))| !op.expect().allows(found.as_ref().map(|found| found.version)));
         match broken {
             Some((op, (_, found))) => Err(CommitError::Conflict { op, found }),
+            None if self.guarded => Err(CommitError::NotDone(Error::new(
+                ErrorKind::Refused,
+                "make a cluster: below this root of etcd lies one of another layout, or a part of one, made at the same time or below \
+                 its own root; use it, or name another root",
+            ))),
             None => Err(CommitError::NotDone(Error::new(
                 ErrorKind::Damaged,
                 "commit metadata: etcd refused conditions that hold by its own answer",

@@ -4,7 +4,8 @@ use std::fmt;
 
 use etcd_client::{Certificate, ConnectOptions, Identity, TlsOptions};
 
-use crate::{Error, ErrorKind, Key};
+use super::names::WORDS;
+use crate::{Error, ErrorKind, Key, LedgerLayout};
 
 const PORT: u16 = 2379;
 
@@ -17,7 +18,7 @@ const CA_FILE: &str = "THERMOCLINE_ETCD_CA_FILE";
 const CERT_FILE: &str = "THERMOCLINE_ETCD_CERT_FILE";
 const KEY_FILE: &str = "THERMOCLINE_ETCD_KEY_FILE";
 
-/// Endpoints and root, as in `etcd://host:port,host:port/root`.
+/// Endpoints, root and layout, as in `etcd+apache://host:port,host:port/root`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Target {
     /// `host:port`, at least one.
@@ -25,16 +26,34 @@ pub(crate) struct Target {
     /// Put before every key: empty, or a path that begins with a slash.
     pub(crate) root: String,
     pub(crate) tls: bool,
+    /// The layout that the URI wants; `None`: whatever the cluster has.
+    pub(crate) layout: Option<LedgerLayout>,
 }
+
+/// What stands behind `etcd` or `etcds` in a URI's scheme.
+const LAYOUTS: [(&str, Option<LedgerLayout>); 5] = [
+    ("", None),
+    // As BookKeeper writes it.
+    ("+null", None),
+    ("+apache", Some(LedgerLayout::Etcd)),
+    ("+hierarchical", Some(LedgerLayout::Hierarchical)),
+    ("+longhierarchical", Some(LedgerLayout::LongHierarchical)),
+];
 
 impl Target {
     /// Takes a URI apart. Messages never repeat one that holds a password.
     pub(crate) fn parse(uri: &str) -> Result<Self, Error> {
         let refuse = |fault: &str| Err(Error::new(ErrorKind::Invalid, format!("read etcd URI: {fault}")));
-        let (tls, place) = match (uri.strip_prefix("etcd://"), uri.strip_prefix("etcds://")) {
-            (Some(place), _) => (false, place),
-            (None, Some(place)) => (true, place),
+        let (scheme, place) = uri.split_once("://").unwrap_or_default();
+        let (tls, word) = match (scheme.strip_prefix("etcds"), scheme.strip_prefix("etcd")) {
+            (Some(word), _) => (true, word),
+            (None, Some(word)) => (false, word),
             (None, None) => return refuse("it does not begin with etcd:// or etcds://"),
+        };
+        let Some((_, layout)) = LAYOUTS.iter().find(|(known, _)| *known == word) else {
+            return refuse(
+                "the layouts it can name are etcd+apache://, etcd+hierarchical:// and etcd+longhierarchical://",
+            );
         };
         if place.contains('@') {
             return refuse(&format!(
@@ -49,12 +68,17 @@ impl Target {
         if !root.is_empty() {
             Key::new(root)
                 .map_err(|error| Error::new(ErrorKind::Invalid, "read etcd URI: its root").caused_by(error))?;
-            // A cluster below another one's keys would be taken for them: removed and copied with it.
-            if let Some(segment) = root.split('/').find(|segment| OWN_SEGMENTS.contains(segment)) {
-                return refuse(&format!(
-                    "its root {root:?} has the segment {segment:?}, below which clusters keep their keys"
-                ));
+            // A cluster below another one's keys would be taken for them: removed and copied with it. The last segment is looked at
+            // when it is known what lies there.
+            let above = root.rsplit_once('/').map_or("", |(above, _)| above);
+            let taken = |segment: &&str| OWN_SEGMENTS.contains(segment);
+            let in_driver = |segment: &&str| *layout == Some(LedgerLayout::Etcd) && WORDS.contains(segment);
+            let segments = above.split('/').find(|segment| taken(segment) || in_driver(segment));
+            if let Some(segment) = segments.or_else(|| root.ends_with("/thermocline").then_some("thermocline")) {
+                return refuse(&below_another(root, segment));
             }
+        } else if *layout == Some(LedgerLayout::Etcd) {
+            return refuse("BookKeeper's layout needs a root, as in etcd+apache://10.0.0.1:2379/bookkeeper");
         }
         let mut endpoints = Vec::new();
         for host in hosts.split(',') {
@@ -63,8 +87,12 @@ impl Target {
             };
             endpoints.push(endpoint);
         }
-        Ok(Self { endpoints, root: root.to_owned(), tls })
+        Ok(Self { endpoints, root: root.to_owned(), tls, layout: *layout })
     }
+}
+
+pub(super) fn below_another(root: &str, segment: &str) -> String {
+    format!("its root {root:?} has the segment {segment:?}, below which clusters keep their keys")
 }
 
 /// `host:port` with the port that etcd's clients use by default; `None` for what is neither.

@@ -6,10 +6,10 @@ use bytes::Bytes;
 use tonic::{Code, ConnectError, Status};
 
 use super::fault::{Failure, Verdict, judge, reason};
-use super::names::{Names, Span, ttl_seconds};
+use super::names::ttl_seconds;
 use super::request::Answer;
 use super::{Access, Target};
-use crate::{CommitError, ErrorKind, Expect, Key, LeaseId, Transaction, Version, Versioned};
+use crate::{CommitError, ErrorKind, Expect, Key, LeaseId, LedgerLayout, Transaction, Version, Versioned};
 
 fn key(name: &str) -> Key {
     Key::new(name).unwrap()
@@ -19,6 +19,7 @@ fn key(name: &str) -> Key {
 fn uris_name_endpoints_and_a_root() {
     let check = |uri: &str, endpoints: &[&str], root: &str, tls: bool| {
         let target = Target::parse(uri).unwrap_or_else(|error| panic!("{uri}: {error}"));
+        assert_eq!(target.layout, None, "{uri}");
         assert_eq!((target.root.as_str(), target.tls), (root, tls), "{uri}");
         assert_eq!(target.endpoints, endpoints, "{uri}");
     };
@@ -26,7 +27,21 @@ fn uris_name_endpoints_and_a_root() {
     check("etcd://meta", &["meta:2379"], "", false);
     check("etcd://a:1,b:2,c/", &["a:1", "b:2", "c:2379"], "", false);
     check("etcds://a:1/clusters/one", &["a:1"], "/clusters/one", true);
+    check("etcd+null://a:1/x", &["a:1"], "/x", false);
     check("etcd://[::1]:4001,[fe80::1]/x", &["[::1]:4001", "[fe80::1]:2379"], "/x", false);
+}
+
+#[test]
+fn uris_name_a_layout() {
+    for (uri, layout, tls) in [
+        ("etcd+apache://a:1/bookkeeper", LedgerLayout::Etcd, false),
+        ("etcds+apache://a:1/x/ledgers", LedgerLayout::Etcd, true),
+        ("etcd+hierarchical://a:1", LedgerLayout::Hierarchical, false),
+        ("etcds+longhierarchical://a:1/x", LedgerLayout::LongHierarchical, true),
+    ] {
+        let target = Target::parse(uri).unwrap_or_else(|error| panic!("{uri}: {error}"));
+        assert_eq!((target.layout, target.tls), (Some(layout), tls), "{uri}");
+    }
 }
 
 #[test]
@@ -43,7 +58,10 @@ fn bad_uris_are_refused_and_tell_no_secret() {
         ("etcd://[::1", "no host:port"),
         ("etcd://a b:1", "no host:port"),
         ("etcd://a:1/x//y", "root"),
-        ("etcd://a:1/ledgers", "segment \"ledgers\""),
+        ("etcd://a:1/ledgers/x", "segment \"ledgers\""),
+        ("etcd+apache://a:1/x/bookies/y", "segment \"bookies\""),
+        ("etcd+apache://a:1", "needs a root"),
+        ("etcd+flat://a:1/x", "etcd+hierarchical://"),
         ("etcd://a:1/prod/thermocline", "segment \"thermocline\""),
         ("etcd://a:1?ttl=3", "takes none"),
         ("etcd://root:hunter2@a:1", "THERMOCLINE_ETCD_PASSWORD"),
@@ -69,24 +87,6 @@ fn credentials_come_in_pairs_and_are_not_shown() {
     assert!(half.to_string().contains("one is missing"), "{half}");
     let lost = from(&[("THERMOCLINE_ETCD_CA_FILE", "/nonexistent/ca.pem")]).unwrap_err();
     assert!(lost.to_string().contains("/nonexistent/ca.pem"), "{lost}");
-}
-
-#[test]
-fn names_are_keys_behind_the_root() {
-    let rooted = Names::new("/one".into());
-    assert_eq!(rooted.name(&key("/a/b")), b"/one/a/b");
-    assert_eq!(rooted.key(b"/one/a/b"), Some(key("/a/b")));
-    for foreign in [&b"/onea"[..], b"/one", b"/one/a/", b"/two/a", b"/one/\xff", b""] {
-        assert_eq!(rooted.key(foreign), None, "{foreign:?}");
-    }
-    let span = |from: &str, end: &str| Some(Span { from: from.into(), end: end.into() });
-    assert_eq!(rooted.below(&key("/a"), None), span("/one/a/", "/one/a0"));
-    assert_eq!(rooted.below(&key("/a"), Some(&key("/a"))), span("/one/a/", "/one/a0"));
-    assert_eq!(rooted.below(&key("/a"), Some(&key("/a/x"))), span("/one/a/x\0", "/one/a0"));
-    assert_eq!(rooted.below(&key("/a"), Some(&key("/b"))), None);
-    let plain = Names::new(String::new());
-    assert_eq!(plain.name(&key("/a")), b"/a");
-    assert_eq!(Some(plain.with_neighbours(&key("/a"))), span("/a", "/a0"));
 }
 
 #[test]
@@ -174,18 +174,28 @@ fn answers_settle_the_transaction() {
         .check(key("/checked"), Expect::Present)
         .put(key("/put"), "x", Expect::Absent)
         .delete(key("/gone"), Expect::Any);
-    let done = Answer { revision: 9, succeeded: true, found: vec![Some(versioned(4)), None, None] };
+    let done = Answer { revision: 9, succeeded: true, found: vec![Some(versioned(4)), None, None], guarded: false };
     let versions = done.settle(&transaction).unwrap().versions;
     assert_eq!(versions, [Some(Version::new(4)), Some(Version::new(9)), None]);
 
-    let refused = Answer { revision: 9, succeeded: false, found: vec![Some(versioned(4)), Some(versioned(7)), None] };
+    let refused = Answer {
+        revision: 9,
+        succeeded: false,
+        found: vec![Some(versioned(4)), Some(versioned(7)), None],
+        guarded: false,
+    };
     match refused.settle(&transaction) {
         Err(CommitError::Conflict { op: 1, found }) => assert_eq!(found, Some(versioned(7))),
         other => panic!("{other:?}"),
     }
-    let absent = Answer { revision: 9, succeeded: false, found: vec![None, None, None] };
+    let absent = Answer { revision: 9, succeeded: false, found: vec![None, None, None], guarded: false };
     assert!(matches!(absent.settle(&transaction), Err(CommitError::Conflict { op: 0, found: None })));
-    let senseless = Answer { revision: 9, succeeded: false, found: vec![Some(versioned(4)), None, None] };
+    let guarded = Answer { revision: 9, succeeded: false, found: vec![Some(versioned(4)), None, None], guarded: true };
+    assert!(
+        matches!(guarded.settle(&transaction), Err(CommitError::NotDone(error)) if error.kind() == ErrorKind::Refused)
+    );
+    let senseless =
+        Answer { revision: 9, succeeded: false, found: vec![Some(versioned(4)), None, None], guarded: false };
     assert!(
         matches!(senseless.settle(&transaction), Err(CommitError::NotDone(error)) if error.kind() == ErrorKind::Damaged)
     );

@@ -20,7 +20,7 @@ use super::fault::Failure;
 use super::links::From;
 use super::names::Span;
 use crate::watch::Relay;
-use crate::{Error, Key, Version, WatchEvent, WatchStream};
+use crate::{Error, Key, LedgerLayout, Version, WatchEvent, WatchStream};
 
 /// The longest message of a watch. etcd cuts them into pieces of about 2 MiB, except that one event is never cut.
 const MESSAGE_BYTES_MAX: usize = 16 << 20;
@@ -37,7 +37,8 @@ enum Begun {
 }
 
 pub(super) async fn start(shared: &Arc<Shared>, prefix: &Key) -> Result<WatchStream, Error> {
-    let span = shared.names.with_neighbours(prefix);
+    let layout = shared.layout_for([prefix]).await?;
+    let span = shared.names.watched(prefix, layout);
     let what = format!("watch metadata below {prefix}");
     let (stream, revision) = match begin(shared, &what, &span, None).await.map_err(|failure| failure.error)? {
         Begun::Open { stream, revision } => (stream, revision),
@@ -50,8 +51,15 @@ pub(super) async fn start(shared: &Arc<Shared>, prefix: &Key) -> Result<WatchStr
     };
     shared.learn(revision);
     let (relay, events) = Relay::new(prefix.clone());
-    let follower =
-        Follower { shared: Arc::clone(shared), what, span, relay, next: revision + 1, backoff: reconnects().backoff() };
+    let follower = Follower {
+        shared: Arc::clone(shared),
+        what,
+        span,
+        layout,
+        relay,
+        next: revision + 1,
+        backoff: reconnects().backoff(),
+    };
     let task = tokio::spawn(follower.run(stream)).abort_handle();
     Ok(WatchStream::new(Followed { events: Box::pin(events), task }))
 }
@@ -85,6 +93,7 @@ struct Follower {
     shared: Arc<Shared>,
     what: String,
     span: Span,
+    layout: LedgerLayout,
     /// Dropped at the end, which tells the caller that events are lost.
     relay: Relay,
     /// The first revision that may not have been told in full.
@@ -141,7 +150,7 @@ impl Follower {
             EventType::Put => Some(Version::new(row.mod_revision().cast_unsigned())),
             EventType::Delete => None,
         };
-        Some((self.shared.names.key(row.key())?, state))
+        Some((self.shared.names.key(row.key(), self.layout)?, state))
     }
 }
 

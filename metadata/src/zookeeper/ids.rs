@@ -30,6 +30,34 @@ pub(super) async fn allocate(shared: &Shared) -> Result<u64, Error> {
     id.ok_or_else(|| Error::new(ErrorKind::Refused, "allocate ledger id: the layout holds no more ids"))
 }
 
+/// Makes long ids begin behind `highest`, where the layout has long ones. Whoever has `idgen-long` makes no short ones any more.
+pub(super) async fn skip(shared: &Shared, highest: u64) -> Result<(), Error> {
+    let layout = shared.layout().await?;
+    let high = (highest >> 32) + 1;
+    let refused = |why: &str| Error::new(ErrorKind::Refused, format!("skip ledger ids up to {highest}: {why}"));
+    if !matches!(layout, LedgerLayout::Hierarchical | LedgerLayout::LongHierarchical) {
+        return Err(refused(
+            "a cluster of this layout in ZooKeeper has short ids only, which cannot begin behind others; name another one, \
+             zk+hierarchical:// or zk+longhierarchical://",
+        ));
+    }
+    if high >= 1 << 31 {
+        return Err(refused("ZooKeeper's ids end before them"));
+    }
+    let call = |client: Client| {
+        let root = shared.names.root().to_owned();
+        async move {
+            let ids = Ids { client, root };
+            let halves = ids.high_halves().await?;
+            if halves.last().is_none_or(|newest| *newest < high) {
+                ids.client.mkdir(&format!("{}/{}", ids.long_directory(), high_name(high)), &PERSISTENT).await?;
+            }
+            Ok(())
+        }
+    };
+    shared.links.repeatable("skip ledger ids", call).await.map_err(|failure| failure.error)
+}
+
 struct Ids {
     client: Client,
     root: String,
@@ -40,7 +68,7 @@ impl Ids {
         let long = match layout {
             LedgerLayout::LongHierarchical => true,
             LedgerLayout::Hierarchical => self.client.check_stat(&self.long_directory()).await?.is_some(),
-            LedgerLayout::LegacyHierarchical | LedgerLayout::Flat => false,
+            LedgerLayout::LegacyHierarchical | LedgerLayout::Flat | LedgerLayout::Etcd => false,
         };
         if !long {
             let number = self.number(&format!("{}/idgen", self.root)).await?;
@@ -55,15 +83,21 @@ impl Ids {
         format!("{}/idgen-long", self.root)
     }
 
+    /// Of the directories that are there, in their order.
+    async fn high_halves(&self) -> Result<Vec<u64>, ClientError> {
+        let names = match self.client.list_children(&self.long_directory()).await {
+            Err(ClientError::NoNode) => Vec::new(),
+            other => other?,
+        };
+        let mut halves: Vec<u64> = names.iter().filter_map(|name| high_half(name)).collect();
+        halves.sort_unstable();
+        Ok(halves)
+    }
+
     async fn next_long(&self) -> Result<Option<u64>, ClientError> {
         let directory = self.long_directory();
         for _ in 0..HIGH_TRIES_MAX {
-            let names = match self.client.list_children(&directory).await {
-                Err(ClientError::NoNode) => Vec::new(),
-                other => other?,
-            };
-            let mut halves: Vec<u64> = names.iter().filter_map(|name| high_half(name)).collect();
-            halves.sort_unstable();
+            let halves = self.high_halves().await?;
             let newest = halves.last().copied();
             if let Some(high) = newest
                 && let Some(low) = self.number(&format!("{directory}/{}", high_name(high))).await?

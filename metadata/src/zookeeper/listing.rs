@@ -197,9 +197,9 @@ impl Lister<'_> {
     async fn ledgers(&self, after: Option<&Key>) -> Result<VecDeque<Key>, Error> {
         let mut found = Vec::new();
         let (first, end) = subtree(self.prefix);
-        let Some(first) = first_id(after.map_or(&first, |after| after.as_str()), after.is_some()) else {
-            return Ok(VecDeque::new());
-        };
+        // The smallest text above a key ends in a control character, which no key holds.
+        let first = after.map_or(first, |after| format!("{after}\0"));
+        let Some(first) = layout::first_ledger_at(&first).map(LedgerId::get) else { return Ok(VecDeque::new()) };
         for tree in self.layout.trees() {
             let walk = Walk { lister: self, first: u128::from(first), layout: self.layout };
             walk.down(self.shared.names.root(), tree, 0, &mut found).await?;
@@ -347,23 +347,6 @@ fn number(name: &str, width: u32) -> Option<u128> {
     fits.then(|| name.parse().ok()).flatten()
 }
 
-/// The first id whose key may follow `text`, which is a ledger's key, a beginning of one, or something that sorts elsewhere.
-/// `None`: no ledger's key does.
-fn first_id(text: &str, behind: bool) -> Option<u64> {
-    if let Some(id) = Key::new(text).ok().and_then(|key| layout::parse_ledger_key(&key)) {
-        return if behind { id.get().checked_add(1).filter(|id| LedgerId::new(*id).is_some()) } else { Some(id.get()) };
-    }
-    let below = text.strip_prefix("/ledgers").map_or("", |rest| rest.trim_start_matches('/'));
-    if below.as_bytes().first().is_some_and(|byte| *byte > b'9') {
-        return None;
-    }
-    let mut digits: String = below.bytes().take_while(|b| b.is_ascii_digit() || *b == b'/').map(char::from).collect();
-    digits.retain(|c| c != '/');
-    digits.truncate(19);
-    let first: u128 = format!("{digits:0<19}").parse().ok()?;
-    u64::try_from(first).ok().filter(|id| LedgerId::new(*id).is_some())
-}
-
 pub(super) async fn children(client: &Client, path: &str) -> Result<Vec<String>, ClientError> {
     match client.list_children(path).await {
         Err(ClientError::NoNode) => Ok(Vec::new()),
@@ -388,19 +371,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_walk_begins_where_the_last_page_ended() {
-        for (text, behind, want) in [
-            ("/ledgers/", false, Some(0)),
-            ("/ledgers/000/0000/0000/0000/L0007", true, Some(8)),
-            ("/ledgers/000/0000/0000/0001/", false, Some(10_000)),
-            ("/ledgers/000/0000/0021/", false, Some(2_100_000_000)),
-            ("/ledgers/922/3372/0368/5477/L5807", true, None),
-            ("/ledgers/INSTANCEID", true, None),
-            ("/ledgers/available/x", true, None),
-            ("/ledgers/999/", false, None),
-        ] {
-            assert_eq!(first_id(text, behind), want, "{text}");
-        }
+    fn levels_have_their_width() {
         assert_eq!((number("007", 3), number("07", 3), number("L07", 3)), (Some(7), None, None));
     }
 }

@@ -53,7 +53,6 @@ pub(super) struct Names {
 
 const LEDGERS: &str = "/ledgers";
 const LEDGERS_BELOW: &str = "/ledgers/";
-const READONLY: &str = "readonly";
 
 /// The directories of BookKeeper's tree that hold keys of ours; keys of theirs are no children of a key.
 pub(super) const COLLECTIONS: [&str; 3] = ["available", "available/readonly", "cookies"];
@@ -84,7 +83,7 @@ impl Names {
             });
         }
         if let Some(path) = key.as_str().strip_prefix(LEDGERS_BELOW) {
-            if !is_shared(path) {
+            if !layout::is_bookkeepers(path) {
                 return Err(invalid("BookKeeper's tree has no such value"));
             }
             return Ok(Place::Shared { path: self.shared(path) });
@@ -119,7 +118,7 @@ impl Names {
         if let Some(id) = layout.id(below) {
             return Some(layout::ledger_key(id));
         }
-        is_shared(below).then(|| Key::new(&format!("{LEDGERS_BELOW}{below}")).ok()).flatten()
+        layout::is_bookkeepers(below).then(|| Key::new(&format!("{LEDGERS_BELOW}{below}")).ok()).flatten()
     }
 
     /// The znodes to watch, with all that is below them, for changes of `prefix` and the keys below it.
@@ -145,19 +144,6 @@ impl Names {
 /// Whether `prefix` lies in BookKeeper's tree.
 pub(super) fn in_shared_tree(prefix: &Key) -> bool {
     prefix.as_str() == LEDGERS || prefix.as_str().starts_with(LEDGERS_BELOW)
-}
-
-fn is_shared(path: &str) -> bool {
-    match path.split_once('/') {
-        None => VALUES.contains(&path),
-        Some(("available", name)) => match name.split_once('/') {
-            None => name != READONLY,
-            Some((READONLY, name)) => !name.contains('/'),
-            Some(_) => false,
-        },
-        Some(("cookies", name)) => !name.contains('/'),
-        Some(_) => false,
-    }
 }
 
 fn own_key(below: &str) -> Option<Key> {

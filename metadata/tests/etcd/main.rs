@@ -1,6 +1,8 @@
 //! The suite on a real etcd, and what only a server can show. Needs the program `etcd`; skipped with a line that says so without.
 #![allow(clippy::unwrap_used)]
 
+mod copying;
+mod layouts;
 mod link;
 
 use std::collections::BTreeSet;

@@ -33,7 +33,6 @@ fn survey(target: State) -> Survey {
         target,
         stranger: None,
         same_store: false,
-        ids_go_on: true,
     }
 }
 
@@ -54,8 +53,6 @@ fn what_stands_in_the_way_is_said() {
     assert!(refusal(&survey(State::Headless)).contains("no INSTANCEID"));
     let twice = Survey { same_store: true, ..survey(State::Cluster(identity("one"))) };
     assert!(refusal(&twice).contains("one store, named twice"));
-    let counters = Survey { ids_go_on: false, ..survey(State::Empty) };
-    assert!(refusal(&counters).contains("counters that this release does not carry over"));
     let strange = Survey { stranger: Some("/ledgers/x".into()), ..survey(State::Empty) };
     assert!(refusal(&strange).contains("/ledgers/x"));
     for source in [State::Empty, State::Headless, unfinished(Work::Copy, "one")] {
