@@ -13,6 +13,7 @@ import org.apache.bookkeeper.client.LedgerEntry;
 import org.apache.bookkeeper.client.LedgerHandle;
 import org.apache.bookkeeper.conf.ClientConfiguration;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.condition.EnabledIfSystemProperty;
 import org.junit.jupiter.api.extension.ExtendWith;
 import thermocline.interop.cluster.Cluster;
 import thermocline.interop.cluster.SharedCluster;
@@ -40,6 +41,21 @@ class BatchReadTest {
         return client.openLedger(writer.getId(), DigestType.CRC32C, Payloads.PASSWORD);
     }
 
+    /** Reads {@code count} entries, 100 kB at a time; returns how many batches that took. */
+    private static int readAll(LedgerHandle reader, int count) throws Exception {
+        int batches = 0;
+        for (long next = 0; next < count; batches++) {
+            List<LedgerEntry> batch = Collections.list(reader.batchReadEntries(next, 1000, 100_000));
+            assertTrue(!batch.isEmpty(), "an empty batch at " + next);
+            for (LedgerEntry entry : batch) {
+                assertEquals(next, entry.getEntryId());
+                assertArrayEquals(Payloads.of(reader.getId(), next), entry.getEntry());
+                next++;
+            }
+        }
+        return batches;
+    }
+
     @Test
     void aBatchEndsAtItsCount() throws Exception {
         try (BookKeeper client = connect()) {
@@ -54,16 +70,7 @@ class BatchReadTest {
     void aLedgerIsReadBatchByBatch() throws Exception {
         try (BookKeeper client = connect()) {
             LedgerHandle reader = written(client, 300);
-            int batches = 0;
-            for (long next = 0; next < 300; batches++) {
-                List<LedgerEntry> batch = Collections.list(reader.batchReadEntries(next, 1000, 100_000));
-                assertTrue(!batch.isEmpty(), "an empty batch at " + next);
-                for (LedgerEntry entry : batch) {
-                    assertEquals(next, entry.getEntryId());
-                    assertArrayEquals(Payloads.of(reader.getId(), next), entry.getEntry());
-                    next++;
-                }
-            }
+            int batches = readAll(reader, 300);
             // 300 entries of about a kilobyte each, and 100 kB at a time.
             assertTrue(batches >= 3, batches + " batches");
         }
@@ -77,6 +84,21 @@ class BatchReadTest {
             List<LedgerEntry> batch = new ArrayList<>(Collections.list(reader.batchReadEntries(5, 10, 100)));
             assertTrue(!batch.isEmpty());
             assertArrayEquals(Payloads.of(reader.getId(), 5), batch.get(0).getEntry());
+        }
+    }
+
+    /** The batches of a released ledger come from its cold ids. */
+    @Test
+    @EnabledIfSystemProperty(named = "bookies", matches = "thermocline")
+    void aReleasedLedgerIsReadBatchByBatch() throws Exception {
+        cluster.gateway();
+        try (BookKeeper client = connect()) {
+            long ledger = written(client, 300).getId();
+            cluster.offloader().release(ledger);
+            LedgerHandle reader = client.openLedger(ledger, DigestType.CRC32C, Payloads.PASSWORD);
+            Payloads.check(ledger, 63, 72, reader.batchReadEntries(63, 10, 5 * 1024 * 1024));
+            int batches = readAll(reader, 300);
+            assertTrue(batches >= 3 && batches <= 30, batches + " batches");
         }
     }
 }

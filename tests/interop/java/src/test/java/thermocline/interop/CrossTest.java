@@ -23,6 +23,7 @@ import org.junit.jupiter.params.provider.EnumSource;
 import org.junit.jupiter.params.provider.MethodSource;
 import thermocline.interop.cluster.Cluster;
 import thermocline.interop.cluster.Gateway;
+import thermocline.interop.cluster.Role;
 import thermocline.interop.cluster.SharedCluster;
 import thermocline.interop.cluster.Wire;
 
@@ -68,7 +69,7 @@ class CrossTest {
         return Long.parseLong(new String(id, StandardCharsets.UTF_8).trim());
     }
 
-    private Gateway.Result append(long ledger, int first, int end) throws Exception {
+    private Role.Result append(long ledger, int first, int end) throws Exception {
         return gateway.run(framed(ledger, first, end),
             "ledger", "write", Long.toString(ledger), "--keep-open", "--framing", "length");
     }
@@ -77,7 +78,7 @@ class CrossTest {
         return gateway.run(NOTHING, "ledger", "read", Long.toString(ledger), "--framing", "length").good();
     }
 
-    private Gateway.Result close(long ledger) throws Exception {
+    private Role.Result close(long ledger) throws Exception {
         return gateway.run(NOTHING, "ledger", "close", Long.toString(ledger));
     }
 

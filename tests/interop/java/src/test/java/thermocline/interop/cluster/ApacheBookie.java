@@ -4,6 +4,7 @@ import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.List;
 
 /** BookKeeper's own bookie, from the jars on this class path: the control that tells a wrong test from a wrong bookie. */
@@ -11,16 +12,18 @@ final class ApacheBookie extends Bookie {
     private static final Duration READY = Duration.ofSeconds(60);
 
     private final Zoo zoo;
+    private final List<String> settings;
 
-    ApacheBookie(int port, Path dir, Zoo zoo) {
+    ApacheBookie(int port, Path dir, Zoo zoo, List<String> settings) {
         super(port, dir);
         this.zoo = zoo;
+        this.settings = settings;
     }
 
     @Override
     List<String> command() throws IOException {
         Path configuration = dir().resolve("bookie.conf");
-        Files.write(configuration, List.of(
+        List<String> lines = new ArrayList<>(List.of(
             "bookiePort=" + port(),
             "allowLoopback=true",
             "advertisedAddress=127.0.0.1",
@@ -37,6 +40,8 @@ final class ApacheBookie extends Bookie {
             "fileInfoFormatVersionToWrite=1",
             "diskUsageThreshold=0.99",
             "diskUsageWarnThreshold=0.98"));
+        lines.addAll(settings);
+        Files.write(configuration, lines);
         return List.of(
             Path.of(System.getProperty("java.home"), "bin", "java").toString(),
             // So that the address of the loopback interface is the one that ids are made of.

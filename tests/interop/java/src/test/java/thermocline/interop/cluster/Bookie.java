@@ -47,7 +47,8 @@ public abstract class Bookie implements AutoCloseable {
         return port;
     }
 
-    final Path dir() {
+    /** Where it keeps everything. */
+    public final Path dir() {
         return dir;
     }
 

@@ -22,10 +22,19 @@ public final class Cluster implements AutoCloseable {
     private final Path dir;
     private final Zoo zoo;
     private final List<Bookie> bookies = new ArrayList<>();
-    private Gateway gateway;
+    /** At most two; one that a test has closed leaves its place. */
+    private final List<Gateway> gateways = new ArrayList<>();
+    private Offloader offloader;
 
     /** Starts {@code count} bookies at once and waits until each is registered. */
-    Cluster(int count) throws Exception {
+    public Cluster(int count) throws Exception {
+        this(count, System.getProperty("bookies"));
+    }
+
+    /**
+     * As above, with bookies of this kind, {@code thermocline} or {@code apache}, and these settings of theirs, {@code name=value}.
+     */
+    public Cluster(int count, String kind, String... settings) throws Exception {
         Path parent = Files.createDirectories(Path.of(System.getProperty("data.dir")));
         dir = Files.createTempDirectory(parent, "cluster-");
         zoo = new Zoo(dir.resolve("zookeeper"));
@@ -36,7 +45,7 @@ public final class Cluster implements AutoCloseable {
                 throw new IllegalStateException("the new ZooKeeper has a cluster already");
             }
             for (int port : freePorts(count)) {
-                Bookie bookie = bookie(port);
+                Bookie bookie = bookie(port, kind, List.of(settings));
                 bookies.add(bookie);
                 bookie.launch();
             }
@@ -49,12 +58,11 @@ public final class Cluster implements AutoCloseable {
         }
     }
 
-    private Bookie bookie(int port) {
+    private Bookie bookie(int port, String kind, List<String> settings) {
         Path home = dir.resolve("bookie-" + port);
-        String kind = System.getProperty("bookies");
         return switch (kind) {
-            case "apache" -> new ApacheBookie(port, home, zoo);
-            case "thermocline" -> new ThermoclineBookie(port, home, zoo);
+            case "apache" -> new ApacheBookie(port, home, zoo, settings);
+            case "thermocline" -> new ThermoclineBookie(port, home, zoo, settings);
             default -> throw new IllegalArgumentException("bookies=" + kind + ": use apache or thermocline");
         };
     }
@@ -88,10 +96,40 @@ public final class Cluster implements AutoCloseable {
 
     /** Thermocline's gateway to this cluster, which runs from the first call on. */
     public Gateway gateway() throws Exception {
-        if (gateway == null) {
-            gateway = new Gateway(dir.resolve("gateway"), uri(zoo));
+        return gateways(1).get(0);
+    }
+
+    /** So many gateways; those that do not run yet are started. */
+    public List<Gateway> gateways(int count) throws Exception {
+        while (gateways.size() < count) {
+            Path home = Files.createTempDirectory(Files.createDirectories(dir.resolve("gateways")), "gateway-");
+            gateways.add(new Gateway(home, freePorts(1).get(0), uri(zoo), cold()));
         }
-        return gateway;
+        return List.copyOf(gateways);
+    }
+
+    /** Ends {@code gateway} as a crash would. The next call that asks for as many starts another. */
+    public void kill(Gateway gateway) throws Exception {
+        gateways.remove(gateway);
+        gateway.close();
+    }
+
+    /** Thermocline's offloader of this cluster, which runs from the first call on. */
+    public Offloader offloader() throws Exception {
+        if (offloader == null) {
+            offloader = new Offloader(dir.resolve("offloader"), uri(zoo), cold());
+        }
+        return offloader;
+    }
+
+    /** The object store: a folder that all roles reach. */
+    private String cold() {
+        return dir.resolve("cold").toUri().toString();
+    }
+
+    /** The metadata's URI, for what BookKeeper runs beside its client. */
+    public String metadata() {
+        return uri(zoo);
     }
 
     /** Brings back every bookie that a test left dead. */
@@ -105,7 +143,10 @@ public final class Cluster implements AutoCloseable {
 
     @Override
     public void close() throws Exception {
-        if (gateway != null) {
+        if (offloader != null) {
+            offloader.close();
+        }
+        for (Gateway gateway : gateways) {
             gateway.close();
         }
         for (Bookie bookie : bookies) {

@@ -4,6 +4,7 @@ import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.List;
 
 /** Thermocline's bookie, with its metadata where BookKeeper keeps its own. */
@@ -11,17 +12,19 @@ final class ThermoclineBookie extends Bookie {
     private static final Duration READY = Duration.ofSeconds(60);
 
     private final Zoo zoo;
+    private final List<String> settings;
     private int launches;
 
-    ThermoclineBookie(int port, Path dir, Zoo zoo) {
+    ThermoclineBookie(int port, Path dir, Zoo zoo, List<String> settings) {
         super(port, dir);
         this.zoo = zoo;
+        this.settings = settings;
     }
 
     @Override
     List<String> command() {
         launches++;
-        return List.of(
+        List<String> command = new ArrayList<>(List.of(
             System.getProperty("thermocline"), "bookie",
             "--id", id().toString(),
             "--dir", dir().resolve("data").toString(),
@@ -30,7 +33,9 @@ final class ThermoclineBookie extends Bookie {
             "--metadata", Cluster.uri(zoo),
             // The default keeps more disk ready than short tests fill.
             "--set", "bookie.segment_bytes=64MiB",
-            "--set", "bookie.registration_ttl=4s");
+            "--set", "bookie.registration_ttl=4s"));
+        settings.forEach(setting -> command.addAll(List.of("--set", setting)));
+        return command;
     }
 
     @Override

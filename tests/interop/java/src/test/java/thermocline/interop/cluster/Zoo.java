@@ -18,6 +18,8 @@ import org.apache.zookeeper.server.ZooKeeperServer;
 /** A ZooKeeper of one server in this process, on a free port of loopback, and a session of our own with it. */
 final class Zoo implements AutoCloseable {
     private static final int TICK_MS = 500;
+    /** As with ZooKeeper's default tick: offloaders own what they work on for longer than twenty short ticks. */
+    private static final int SESSION_MS_MAX = 40_000;
     private static final int CONNECTIONS_MAX = 1000;
     private static final Duration CONNECT = Duration.ofSeconds(20);
 
@@ -27,6 +29,7 @@ final class Zoo implements AutoCloseable {
     Zoo(Path dir) throws Exception {
         File data = Files.createDirectories(dir).toFile();
         ZooKeeperServer server = new ZooKeeperServer(data, data, TICK_MS);
+        server.setMaxSessionTimeout(SESSION_MS_MAX);
         front = new NIOServerCnxnFactory();
         front.configure(new InetSocketAddress(InetAddress.getLoopbackAddress(), 0), CONNECTIONS_MAX);
         front.startup(server);

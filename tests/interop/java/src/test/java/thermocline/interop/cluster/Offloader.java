@@ -1,0 +1,19 @@
+package thermocline.interop.cluster;
+
+import java.nio.file.Path;
+import java.util.List;
+
+/** A process of {@code thermocline offloader} that does nothing unless it is ordered to. */
+public final class Offloader extends Role {
+    private static final byte[] NOTHING = {};
+
+    Offloader(Path dir, String metadata, String cold) throws Exception {
+        super(dir, List.of("offloader", "--metadata", metadata, "--cold", cold, "--listen", "127.0.0.1:0", "--admin", "off",
+            "--set", "offloader.enabled=false", "--set", "offloader.scan_interval=1s"));
+    }
+
+    /** Settles a closed ledger and releases it: returns once its members are cold ids. */
+    public void release(long ledger) throws Exception {
+        run(NOTHING, "offload", "now", Long.toString(ledger), "--release").good();
+    }
+}
