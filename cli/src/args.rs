@@ -251,8 +251,8 @@ pub struct BookieArgs {
     pub dir: Option<PathBuf>,
     /// The cluster's metadata [default: etcd://127.0.0.1:2379]
     ///
-    /// etcd://host:port[,host:port…][/root], etcds:// with TLS. embedded:/path is for one process only and serves to try a bookie
-    /// alone.
+    /// etcd://host:port[,host:port…][/root], etcds:// with TLS, zk://host:port[,host:port…]/ledgers. embedded:/path is for one
+    /// process only and serves to try a bookie alone.
     #[arg(long, value_name = "URI")]
     pub metadata: Option<String>,
     /// The address it listens on, for clients of the BookKeeper protocol [default: 127.0.0.1:3181]
@@ -277,7 +277,7 @@ pub struct GatewayArgs {
     pub id: Option<String>,
     /// The cluster's metadata [default: etcd://127.0.0.1:2379]
     ///
-    /// etcd://host:port[,host:port…][/root], etcds:// with TLS.
+    /// etcd://host:port[,host:port…][/root], etcds:// with TLS, zk://host:port[,host:port…]/ledgers.
     #[arg(long, value_name = "URI")]
     pub metadata: Option<String>,
     /// The cluster's object store, the same for all roles: s3://…, gs://…, az://…, or file:///path for a folder they all reach.
@@ -302,7 +302,7 @@ pub struct GatewayArgs {
 pub struct OffloaderArgs {
     /// The cluster's metadata [default: etcd://127.0.0.1:2379]
     ///
-    /// etcd://host:port[,host:port…][/root], etcds:// with TLS.
+    /// etcd://host:port[,host:port…][/root], etcds:// with TLS, zk://host:port[,host:port…]/ledgers.
     #[arg(long, value_name = "URI")]
     pub metadata: Option<String>,
     /// The cluster's object store, the same for all roles: s3://…, gs://…, az://…, or file:///path for a folder they all reach.

@@ -60,13 +60,16 @@ pub struct FaultyStore {
     rates: FaultRates,
     ordered: Mutex<VecDeque<(Option<Key>, FaultKind)>>,
     hits: Mutex<FaultHits>,
+    /// What is told in the place of what the store inside says.
+    resolve_by_registration: Mutex<Option<bool>>,
 }
 
 impl FaultyStore {
     /// Faults by chance at `rates`, repeatable by the seed of `rng`.
     #[must_use]
     pub fn new(inner: Arc<dyn MetadataStore>, rng: Rng, rates: FaultRates) -> Self {
-        Self { inner, rng, rates, ordered: Mutex::default(), hits: Mutex::default() }
+        let (ordered, hits, resolve_by_registration) = Default::default();
+        Self { inner, rng, rates, ordered, hits, resolve_by_registration }
     }
 
     /// Only ordered faults.
@@ -83,6 +86,11 @@ impl FaultyStore {
     /// As [`FaultyStore::fail_next`], for the next such call that touches `prefix` or a key below it.
     pub fn fail_next_on(&self, prefix: &Key, kind: FaultKind) {
         self.order(Some(prefix.clone()), kind);
+    }
+
+    /// From now on [`MetadataStore::clients_resolve_by_registration`] says this.
+    pub fn set_clients_resolve_by_registration(&self, yes: bool) {
+        *self.resolve_by_registration.lock().unwrap_or_else(PoisonError::into_inner) = Some(yes);
     }
 
     /// How many ordered faults have not befallen a call yet.
@@ -221,6 +229,7 @@ impl MetadataStore for FaultyStore {
     }
 
     fn clients_resolve_by_registration(&self) -> bool {
-        self.inner.clients_resolve_by_registration()
+        let said = *self.resolve_by_registration.lock().unwrap_or_else(PoisonError::into_inner);
+        said.unwrap_or_else(|| self.inner.clients_resolve_by_registration())
     }
 }

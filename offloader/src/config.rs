@@ -38,6 +38,9 @@ pub struct OffloaderConfig {
     pub cold_domain: String,
     /// The port of cold ids.
     pub cold_port: u16,
+    /// Whether DNS has the names of cold ids. Looked at only where BookKeeper's clients take a bookie's id for its host and port, with
+    /// metadata in etcd as their driver has it: releases wait there until this is said.
+    pub cold_ids_in_dns: bool,
 }
 
 impl Default for OffloaderConfig {
@@ -56,6 +59,7 @@ impl Default for OffloaderConfig {
             failure_pause_max: Span::secs(600),
             cold_domain: "cold.thermocline".to_owned(),
             cold_port: 3181,
+            cold_ids_in_dns: false,
         }
     }
 }

@@ -48,9 +48,20 @@ impl Job<'_> {
         {
             return Err(Error::new(ErrorKind::Waiting, why));
         }
+        self.clients_find_cold_ids()?;
         let ids = self.cold_ids(&record.metadata)?;
         let owned = self.step(Step::ProveRelease, Box::pin(self.prove(&record, &ids))).await?;
         self.step(Step::Release, self.swap(record, &ids, owned)).await
+    }
+
+    /// Where BookKeeper's clients cannot know where a cold id is, a release would take the ledger away from them.
+    fn clients_find_cold_ids(&self) -> Result<()> {
+        if self.at.store.clients_resolve_by_registration() || self.at.config.cold_ids_in_dns {
+            return Ok(());
+        }
+        let why = "BookKeeper's clients cannot find cold ids: in etcd as their driver has it, a bookie's id is its host and port. Leave ledgers \
+                   settled, or put the names of cold ids into DNS and say cold_ids_in_dns = true";
+        Err(self.wait(Error::of_ledger(ErrorKind::Waiting, DOING, self.ledger, format_args!("{why}"))))
     }
 
     fn cold_ids(&self, metadata: &LedgerMetadata) -> Result<Vec<ColdId>> {

@@ -31,7 +31,9 @@ use super::{
     BATCH_BYTES, BATCH_KEYS, Counts, Identity, Kind, Live, Marker, State, Told, Work, live, live_sentence, refused,
     state, step_failed,
 };
-use crate::{AttemptError, Attempts, CommitError, Error, Expect, MetadataStore, Op, Transaction, Version, layout};
+use crate::{
+    AttemptError, Attempts, CommitError, Error, ErrorKind, Expect, MetadataStore, Op, Transaction, Version, layout,
+};
 
 const WHAT: &str = "copy metadata";
 const NAMED_MAX: usize = 5;
@@ -274,7 +276,12 @@ async fn begin(to: &dyn MetadataStore, identity: &Identity, way: &Way, options: 
 /// Step 5.
 async fn move_ids(from: &dyn MetadataStore, to: &dyn MetadataStore) -> Result<(), Error> {
     let given = from.given_ids().await?;
-    to.skip_ids(&given).await
+    match to.skip_ids(&given).await {
+        Err(error) if error.kind() == ErrorKind::Refused => {
+            Err(refused(format!("{error}. What was begun in the target is given up with `thermocline cluster format`")))
+        }
+        other => other,
+    }
 }
 
 /// Ends the source's running attempts. Their owners are gone, or [`live`] would know them.

@@ -124,7 +124,7 @@ async fn a_target_whose_ids_cannot_go_on_is_refused_before_anything_is_copied() 
         let store = metadata::open(&to).await.unwrap();
         let refused = copied(&from, &store).await.unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Refused, "{to}");
-        assert!(refused.to_string().contains(word), "{refused}");
+        assert!(refused.to_string().contains(word) && refused.to_string().contains("cluster format"), "{refused}");
         assert!(listed(&store).await.is_empty(), "{to}");
         assert_eq!(admin::state(&*from).await.unwrap(), State::Cluster(identity.clone()), "the source goes on");
         // What was begun is given up as always, whatever word the URI has.

@@ -5,6 +5,7 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 
 use super::world::{GatewayAnswer, World};
+use crate::OffloaderConfig;
 use crate::error::ErrorKind;
 use crate::observe::Step;
 
@@ -187,6 +188,23 @@ async fn a_release_that_nobody_serves_waits_and_is_no_failure() {
     *world.gateway.answer.lock().unwrap() = GatewayAnswer::True;
     assert!(world.offloader.offload_now(ledger, true).await.unwrap().released);
     assert_eq!(world.offloader.releases_wait_for(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ledger_whose_cold_ids_clients_cannot_find_stays_with_its_bookies() {
+    let world = World::new().await;
+    world.store.set_clients_resolve_by_registration(false);
+    let ledger = world.ledger(5, 30).await;
+    let error = world.offloader.offload_now(ledger, true).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Waiting);
+    assert!(error.chain().contains("cold_ids_in_dns = true"), "{}", error.chain());
+    assert!(world.offloader.releases_wait_for().unwrap().contains("cannot find cold ids"));
+    assert_eq!((world.record(ledger).await.metadata.tier(), world.offloader.tallies().failed), (Tier::Settled, 0));
+
+    let world = World::with(OffloaderConfig { cold_ids_in_dns: true, ..OffloaderConfig::default() }).await;
+    world.store.set_clients_resolve_by_registration(false);
+    let ledger = world.ledger(5, 30).await;
+    assert!(world.offloader.offload_now(ledger, true).await.unwrap().released);
 }
 
 #[tokio::test(start_paused = true)]
