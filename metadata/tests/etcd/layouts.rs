@@ -82,7 +82,7 @@ async fn conformance_in_the_layouts_of_others() {
         })
         .await;
     };
-    tokio::join!(in_layout("+apache"), in_layout("+hierarchical"));
+    tokio::join!(in_layout("+apache"), in_layout("+hierarchical"), crate::on_a_restless_server("+apache"));
 }
 
 #[tokio::test]

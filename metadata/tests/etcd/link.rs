@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use common::rng::Rng;
 use etcd_client::{Client, CompactionOptions};
 use faults::Etcd;
 use faults::tcp::{Behaviour, Fate, Flow, Proxy};
-use metadata::{CommitError, ErrorKind, Expect, Key, MetadataStore, Transaction, WatchEvent};
+use ledger::LedgerId;
+use metadata::{Cluster, CommitError, ErrorKind, Expect, Key, MetadataStore, Transaction, WatchEvent, layout};
 use tokio::time::Instant;
 
 use crate::{DEADLINE, key, next_put, open, put_until_done};
@@ -23,10 +25,16 @@ struct World {
 
 impl World {
     async fn start() -> Self {
+        Self::of_layout("").await
+    }
+
+    /// With a layout's word in the URI.
+    async fn of_layout(word: &str) -> Self {
         let etcd = Etcd::start().await.unwrap();
         let proxy = Proxy::start(etcd.endpoint()).await.unwrap();
-        let store = open(&format!("etcd://{}/r", proxy.address())).await;
-        let truth = open(&etcd.uri("/r")).await;
+        let store = open(&format!("etcd{word}://{}/r", proxy.address())).await;
+        let truth = open(&format!("etcd{word}://{}/r", etcd.endpoint())).await;
+        Cluster::init_or_open(&*truth, &Rng::seeded(1)).await.unwrap();
         Self { etcd, proxy, store, truth }
     }
 
@@ -54,8 +62,16 @@ async fn a_lost_reply_is_unknown_and_reading_back_settles_it() {
     if Etcd::is_missing_for("etcd") {
         return;
     }
-    let world = World::start().await;
-    let name = key("/a");
+    a_lost_reply("", key("/a")).await;
+    // Where what BookKeeper knows has other names.
+    a_lost_reply("+apache", key("/ledgers/cookies/b-1")).await;
+    a_lost_reply("+hierarchical", layout::ledger_key(LedgerId::new(7_u64).unwrap())).await;
+}
+
+async fn a_lost_reply(word: &str, name: Key) {
+    let world = World::of_layout(word).await;
+    // Both know the cluster's layout before the link fails.
+    world.store.get_quorum(&name).await.unwrap();
     world.proxy.set(Behaviour::swallow_replies());
     let (told, ()) = tokio::join!(world.store.create(&name, Bytes::from_static(b"mine")), async {
         until("the create is done although its reply is lost", async || world.is_there(&name).await).await;
@@ -118,24 +134,32 @@ async fn a_watch_tells_what_happened_while_it_was_cut_off() {
     if Etcd::is_missing_for("etcd") {
         return;
     }
-    let world = World::start().await;
-    let mut watch = world.store.watch(&key("/a")).await.unwrap();
+    a_cut_watch("", "/a", "/b").await;
+    a_cut_watch("+apache", "/ledgers/available", "/ledgers/cookies/b").await;
+}
+
+/// A watch of `below`, which keys that begin with `beside` have nothing to do with.
+async fn a_cut_watch(word: &str, below: &str, beside: &str) {
+    let world = World::of_layout(word).await;
+    let mut watch = world.store.watch(&key(below)).await.unwrap();
+    let [x, y] = ["x", "y"].map(|name| format!("{below}/{name}"));
     for round in 0..5 {
         world.proxy.set(Behaviour::refuse());
         world.proxy.reset_connections();
-        for name in ["/a/x", "/b", "/a/y"] {
+        for name in [&x, beside, &y] {
             put_until_done(&*world.truth, &format!("{name}{round}")).await;
         }
         world.proxy.set(Behaviour::pass());
         // What was told last before the cut may be told again.
-        let mut missing = BTreeSet::from([key(&format!("/a/x{round}")), key(&format!("/a/y{round}"))]);
+        let mut missing = BTreeSet::from([key(&format!("{x}{round}")), key(&format!("{y}{round}"))]);
         while !missing.is_empty() {
             missing.remove(&next_put(&mut watch).await);
         }
     }
     // Quiet, then cut, then told: it begins behind the last thing it has seen.
     world.proxy.reset_connections();
-    world.truth.delete_if(&key("/a/x0"), Expect::Present).await.unwrap();
+    let gone_key = key(&format!("{x}0"));
+    world.truth.delete_if(&gone_key, Expect::Present).await.unwrap();
     let gone = tokio::time::timeout(DEADLINE, async {
         loop {
             match watch.next().await {
@@ -145,7 +169,7 @@ async fn a_watch_tells_what_happened_while_it_was_cut_off() {
             }
         }
     });
-    assert_eq!(gone.await.unwrap(), key("/a/x0"));
+    assert_eq!(gone.await.unwrap(), gone_key);
 }
 
 #[tokio::test]

@@ -54,7 +54,7 @@ async fn on_a_calm_server() {
 }
 
 /// On a server that is compacted all the time, and restarted or paused before each case.
-async fn on_a_restless_server() {
+pub(crate) async fn on_a_restless_server(word: &str) {
     let etcd = Etcd::start().await.unwrap();
     let compactor = tokio::spawn(compact_forever(etcd.endpoint()));
     let etcd = Mutex::new(etcd);
@@ -62,7 +62,7 @@ async fn on_a_restless_server() {
     suite::run(async || {
         let count = count.fetch_add(1, Ordering::Relaxed);
         let mut etcd = etcd.lock().await;
-        let uri = etcd.uri(&format!("/suite/{count}"));
+        let uri = format!("etcd{word}://{}/suite/{count}", etcd.endpoint());
         if count.is_multiple_of(4) {
             etcd.restart().await.unwrap();
             return open(&uri).await;
@@ -84,7 +84,7 @@ async fn conformance() {
     if Etcd::is_missing_for("etcd") {
         return;
     }
-    tokio::join!(on_a_calm_server(), on_a_restless_server());
+    tokio::join!(on_a_calm_server(), on_a_restless_server(""));
 }
 
 async fn opening_says_what_is_wrong_and_in_time() {
