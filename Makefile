@@ -1,7 +1,7 @@
 # The two commands of the README are `make demo` and `make test`; both do all set-up themselves.
 export CARGO_TARGET_DIR ?= $(HOME)/.cache/thermocline-target
 
-.PHONY: demo demo-cluster test interop setup setup-tests build compile clean-target
+.PHONY: demo demo-cluster test interop interop-official setup setup-tests build compile clean-target
 
 setup:
 	@scripts/setup
@@ -35,3 +35,8 @@ test: setup-tests
 interop: setup-tests
 	@cargo xtask interop --bookies apache
 	@cargo xtask interop
+
+# BookKeeper's own tests, from its published test jar, against our bookies and, as the control, against its own.
+interop-official: setup-tests
+	@cargo xtask interop --official --bookies apache
+	@cargo xtask interop --official

@@ -69,7 +69,7 @@ fn summary(counts: Counts, skips: &[String], minutes: &[String]) -> String {
     )
 }
 
-fn now() -> Instant {
+pub(crate) fn now() -> Instant {
     // This program runs tools by the wall; it is no part of what is simulated.
     #[allow(clippy::disallowed_methods)]
     Instant::now()

@@ -1,7 +1,13 @@
-//! BookKeeper's own Java client against our bookies: Maven compiles and runs `tests/interop/java`.
+//! BookKeeper's own Java client against our bookies: Maven compiles and runs `tests/interop/java`; and BookKeeper's own tests, in
+//! [`official`].
 //!
 //! What the tests need from Maven's registry is fetched before they run, so that a registry which cannot be reached is told from a
 //! test that fails. Only the former is a reason to skip.
+
+mod official;
+mod results;
+mod suite;
+mod table;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -15,24 +21,34 @@ const PROJECT: &str = "tests/interop/java";
 const PROGRAM: &str = "test --workspace --locked --no-run --test process";
 
 /// What to run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Options {
     /// BookKeeper's bookies instead of ours.
     apache: bool,
     /// The client of the old profile.
     old: bool,
+    /// BookKeeper's own tests instead of ours.
+    official: Option<official::Options>,
 }
 
-/// The lane of CI: the current client against our bookies.
+/// The lane of CI: the current client against our bookies, with our tests and with those of BookKeeper's that are quick.
 pub(crate) fn lane(context: &Context<'_>, counts: &mut Counts) -> Result<Outcome, String> {
-    interop(context, Options::default(), counts)
+    match interop(context, &Options::default(), counts)? {
+        Outcome::Done => official::official(context, &official::Options { fast: true, ..Default::default() }, counts),
+        skipped @ Outcome::Skipped(_) => Ok(skipped),
+    }
 }
 
-/// `interop [--bookies apache|thermocline] [--old]`
+/// `interop [--bookies apache|thermocline] [--old] [--official [--fast] [--only CLASS] [--write-docs]]`
 pub(crate) fn run(root: &Path, options: &[&str]) -> Result<(), String> {
     let context = Context { root, members: members::read(root)?, variables: Vec::new() };
     let mut counts = Counts::default();
-    match interop(&context, parse(options)?, &mut counts)? {
+    let options = parse(options)?;
+    let outcome = match &options.official {
+        Some(official) => official::official(&context, official, &mut counts)?,
+        None => interop(&context, &options, &mut counts)?,
+    };
+    match outcome {
         Outcome::Done => {
             println!("\n{} passed, {} failed, {} skipped", counts.passed, counts.failed, counts.ignored);
             Ok(())
@@ -42,60 +58,89 @@ pub(crate) fn run(root: &Path, options: &[&str]) -> Result<(), String> {
     }
 }
 
-fn parse(options: &[&str]) -> Result<Options, String> {
-    match options {
-        [] => Ok(Options::default()),
-        ["--old", rest @ ..] => Ok(Options { old: true, ..parse(rest)? }),
-        ["--bookies", kind @ ("apache" | "thermocline"), rest @ ..] => {
-            Ok(Options { apache: *kind == "apache", ..parse(rest)? })
+fn parse(words: &[&str]) -> Result<Options, String> {
+    let mut options = Options::default();
+    let mut official = official::Options::default();
+    let mut rest = words.iter().copied();
+    while let Some(word) = rest.next() {
+        let mut value = |names: &str| rest.next().ok_or_else(|| format!("{word} needs {names}"));
+        match word {
+            "--old" => options.old = true,
+            "--official" => options.official = Some(official::Options::default()),
+            "--bookies" => match value("apache or thermocline")? {
+                kind @ ("apache" | "thermocline") => options.apache = kind == "apache",
+                kind => return Err(format!("--bookies {kind}: use apache or thermocline")),
+            },
+            "--fast" => official.fast = true,
+            "--write-docs" => official.write_docs = true,
+            "--only" => official.only.push(value("a class of the list")?.to_owned()),
+            _ => {
+                let known = "--bookies apache|thermocline, --old, --official, --fast, --only CLASS or --write-docs";
+                return Err(format!("unknown option {word}; use {known}"));
+            }
         }
-        _ => Err(format!("unknown option {:?}; use --bookies apache|thermocline or --old", options.join(" "))),
     }
+    let asked = official != official::Options::default();
+    match &mut options.official {
+        Some(_) if options.old => return Err("--official and --old do not go together".to_owned()),
+        Some(to) => *to = official::Options { apache: options.apache, ..official },
+        None if asked => return Err("--fast, --only and --write-docs go with --official".to_owned()),
+        None => {}
+    }
+    Ok(options)
 }
 
-fn interop(context: &Context<'_>, options: Options, counts: &mut Counts) -> Result<Outcome, String> {
-    for tool in ["mvn", "javac"] {
-        if !starts(tool) {
-            return Ok(Outcome::Skipped(format!("no {tool}; scripts/setup --tests installs it")));
-        }
-    }
+fn interop(context: &Context<'_>, options: &Options, counts: &mut Counts) -> Result<Outcome, String> {
     let target = target(context.root);
-    let mut unreachable = false;
-    let fetched = maven(context.root, &target, options, &["-U".to_owned(), "-DskipTests".to_owned()], |line| {
-        unreachable |= is_unreachable(line);
-    });
-    match fetched {
-        Err(_) if unreachable => {
-            let reason = "Maven's registry is not reachable, and its local copy lacks something";
-            return Ok(Outcome::Skipped(reason.to_owned()));
-        }
-        other => other?,
+    let version = if options.old { "old" } else { "current" };
+    let mut arguments = vec![format!("-Dbuild.dir={}", target.join("interop-java").join(version).display())];
+    arguments.extend(options.old.then(|| "-Pold".to_owned()));
+    let fetching: Vec<String> = arguments.iter().cloned().chain(["-DskipTests".to_owned()]).collect();
+    if let Fetched::Unreachable(reason) = fetch(context.root, PROJECT, &fetching, "test")? {
+        return Ok(Outcome::Skipped(reason));
     }
     let bookies = if options.apache { "apache" } else { "thermocline" };
     if !options.apache {
         context.cargo(PROGRAM, &[], counts)?;
     }
     let program = target.join("debug/thermocline");
-    let properties = [format!("-Dbookies={bookies}"), format!("-Dthermocline={}", program.display())];
+    arguments.extend([format!("-Dbookies={bookies}"), format!("-Dthermocline={}", program.display())]);
     let before = *counts;
-    maven(context.root, &target, options, &properties, |line| counts.add(counted(line)))?;
+    maven(context.root, PROJECT, &arguments, "test", |line| counts.add(counted(line)))?;
     if *counts == before { Err("Maven ran no test".to_owned()) } else { Ok(Outcome::Done) }
 }
 
-/// Runs Maven up to the tests. Nothing is written into the clone.
-fn maven(
-    root: &Path,
-    target: &Path,
-    options: Options,
-    properties: &[String],
-    look: impl FnMut(&str),
-) -> Result<(), String> {
-    let version = if options.old { "old" } else { "current" };
+/// Whether Maven has all it needs.
+enum Fetched {
+    All,
+    /// It has not, for a reason that is none of ours.
+    Unreachable(String),
+}
+
+/// Runs Maven up to `phase`, so that what it needs is there and compiled.
+fn fetch(root: &Path, project: &str, arguments: &[String], phase: &str) -> Result<Fetched, String> {
+    for tool in ["mvn", "javac"] {
+        if !starts(tool) {
+            return Ok(Fetched::Unreachable(format!("no {tool}; scripts/setup --tests installs it")));
+        }
+    }
+    let mut unreachable = false;
+    let arguments: Vec<String> = ["-U".to_owned()].into_iter().chain(arguments.iter().cloned()).collect();
+    match maven(root, project, &arguments, phase, |line| unreachable |= is_unreachable(line)) {
+        Err(_) if unreachable => {
+            let reason = "Maven's registry is not reachable, and its local copy lacks something";
+            Ok(Fetched::Unreachable(reason.to_owned()))
+        }
+        other => other.map(|()| Fetched::All),
+    }
+}
+
+/// Runs Maven up to `phase`. Nothing is written into the clone.
+fn maven(root: &Path, project: &str, arguments: &[String], phase: &str, look: impl FnMut(&str)) -> Result<(), String> {
     let mut command = Command::new("mvn");
-    command.args(["-B", "-ntp", "-Dstyle.color=never", "-f"]).arg(root.join(PROJECT).join("pom.xml"));
-    command.arg(format!("-Dbuild.dir={}", target.join("interop-java").join(version).display()));
-    command.args(options.old.then_some("-Pold")).args(properties).arg("test");
-    let shown = format!("mvn -f {PROJECT}/pom.xml {} test", properties.join(" "));
+    command.args(["-B", "-ntp", "-Dstyle.color=never", "-f"]).arg(root.join(project).join("pom.xml"));
+    command.args(arguments).arg(phase);
+    let shown = format!("mvn -f {project}/pom.xml {} {phase}", arguments.join(" "));
     println!("$ {shown}");
     run::watched(&mut command, &shown, look)
 }
@@ -156,9 +201,18 @@ mod tests {
 
     #[test]
     fn options_are_read_in_any_order() {
-        assert_eq!(parse(&[]), Ok(Options::default()));
-        assert_eq!(parse(&["--old", "--bookies", "apache"]), Ok(Options { apache: true, old: true }));
-        assert_eq!(parse(&["--bookies", "thermocline", "--old"]), Ok(Options { apache: false, old: true }));
-        assert!(parse(&["--bookies", "other"]).is_err() && parse(&["--odd"]).is_err());
+        let ours = |apache, old| Ok(Options { apache, old, official: None });
+        assert_eq!(parse(&[]), ours(false, false));
+        assert_eq!(parse(&["--old", "--bookies", "apache"]), ours(true, true));
+        assert_eq!(parse(&["--bookies", "thermocline", "--old"]), ours(false, true));
+        let official = |words: &[&str]| parse(words).unwrap().official.unwrap();
+        let only = vec!["a".to_owned(), "b".to_owned()];
+        let expected = official::Options { apache: true, fast: true, only, write_docs: true };
+        let words = ["--only", "a", "--fast", "--official", "--only", "b", "--bookies", "apache", "--write-docs"];
+        assert_eq!(official(&words), expected);
+        assert_eq!(official(&["--official"]), official::Options::default());
+        for wrong in [&["--bookies", "other"][..], &["--odd"], &["--fast"], &["--official", "--old"], &["--only"]] {
+            assert!(parse(wrong).is_err(), "{wrong:?}");
+        }
     }
 }

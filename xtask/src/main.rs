@@ -22,6 +22,9 @@ cargo xtask <command>
                           processes killed at random moments (N rounds) and at each step, full disks
   interop [--bookies apache] [--old]
                           BookKeeper's Java client against our bookies, or as a control against its own; --old: version 4.14
+  interop --official [--bookies apache] [--fast | --only CLASS] [--write-docs]
+                          BookKeeper's own tests, all, those that CI runs, or those of one class; --write-docs: the table
+                          in docs/compatibility.md, from what these and earlier runs left
   bench NAME [OPTIONS]    `thermocline bench NAME` from a release build: append, catchup, cold-read, offload, report
   bench micro [NAME] [-- ARGS]
                           the benchmarks of hot pure code, or the one named
