@@ -3,6 +3,7 @@
 //! Replies of version 2 are matched by (operation, ledger id, entry id), and identical requests can be in flight: keep the
 //! pending ones of a key in order. Replies of version 3 are matched by (transaction number, operation).
 
+mod greeting;
 mod response;
 
 use std::time::Duration;
@@ -10,6 +11,7 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 use ledger::{EntryId, LedgerId, MASTER_KEY_BYTES, MasterKey};
 
+pub use greeting::{Greeted, decode_greeting_v3, encode_auth_v3, encode_start_tls_v3};
 pub use response::{
     BatchResponseV2, Operation, PayloadV3, ResponseError, ResponseV2, ResponseV3, decode_batch_response_v2,
     decode_response_v2, decode_response_v3,

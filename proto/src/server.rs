@@ -43,6 +43,9 @@ pub enum CloseReason {
     /// The protobuf message does not decode.
     #[error("read request: malformed protobuf message")]
     Malformed,
+    /// A version 2 request, other than ADD and READ, of a caller that has not shown who it is.
+    #[error("read request: not allowed before authentication")]
+    Unauthenticated,
 }
 
 /// What to do with a received frame.

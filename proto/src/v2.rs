@@ -7,6 +7,7 @@ use ledger::{EntryId, LedgerId, MASTER_KEY_BYTES, MasterKey};
 use prost::Message;
 
 use crate::bookkeeper::AuthMessage;
+use crate::greeting::AUTH_DISABLED_PLUGIN;
 use crate::request::BODY_BYTES_MIN;
 use crate::server::{Address, CloseReason, Incoming, Reply, ReplyTo};
 use crate::{ReadTarget, Request, Status};
@@ -16,7 +17,7 @@ pub(crate) const VERSION_MAX: u8 = 2;
 
 pub(crate) const OP_ADD: u8 = 1;
 pub(crate) const OP_READ: u8 = 2;
-const OP_AUTH: u8 = 3;
+pub(crate) const OP_AUTH: u8 = 3;
 pub(crate) const OP_BATCH_READ: u8 = 7;
 
 pub(crate) const FLAG_FENCE: u16 = 0x0001;
@@ -33,9 +34,6 @@ pub const BATCH_HEAD_BYTES: usize = 4 + RESPONSE_HEAD_BYTES + 8;
 
 /// Bytes before each entry of a BATCH_READ response: its length.
 pub const BATCH_ENTRY_HEAD_BYTES: usize = 4;
-
-/// Name that both sides use when no authentication plug-in is configured.
-pub(crate) const AUTH_DISABLED_PLUGIN: &str = "AuthDisabledPlugin";
 
 /// A header word taken apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -196,13 +194,34 @@ fn decode_auth(header: Header, rest: Bytes) -> Incoming {
     if header.version > VERSION_MAX || !asked {
         return Incoming::Close(CloseReason::Malformed);
     }
-    let message = auth_disabled();
+    Incoming::Reply(auth_frame(&auth_disabled()))
+}
+
+/// An authentication message as a frame, which has version 2 whatever version the other side spoke.
+pub(crate) fn auth_frame(message: &AuthMessage) -> Bytes {
     let bytes = 4 + message.encoded_len();
     let mut out = BytesMut::with_capacity(4 + bytes);
     out.put_u32(frame_length(bytes));
     out.put_u32(Header::word(VERSION_MAX, OP_AUTH, 0));
     message.encode(&mut out).expect("a BytesMut grows as needed");
-    Incoming::Reply(out.freeze())
+    out.freeze()
+}
+
+/// What a request is told whose caller has not shown who it is, from the first bytes of its payload: ADD and READ get an answer,
+/// everything else is hung up on.
+pub(crate) fn refuse_stranger(mut head: &[u8]) -> Result<Bytes, CloseReason> {
+    let word = head.try_get_u32().map_err(|_| CloseReason::Truncated)?;
+    let header = Header::from_word(word);
+    let opcode = match u8::try_from(header.opcode) {
+        Ok(OP_ADD) => {
+            head = head.get(MASTER_KEY_BYTES..).ok_or(CloseReason::Truncated)?;
+            OP_ADD
+        }
+        Ok(OP_READ) => OP_READ,
+        _ => return Err(CloseReason::Unauthenticated),
+    };
+    let (Ok(ledger), Ok(entry)) = (head.try_get_i64(), head.try_get_i64()) else { return Err(CloseReason::Truncated) };
+    Ok(reply_to(header, opcode, ledger, entry).to_frame(&Reply::Failed(Status::Unauthorized)))
 }
 
 pub(crate) fn auth_disabled() -> AuthMessage {

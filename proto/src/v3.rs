@@ -8,7 +8,7 @@ mod decode;
 mod encode;
 
 pub(crate) use decode::decode_request;
-pub(crate) use encode::{Recipient, encode_reply, encode_response};
+pub(crate) use encode::{Recipient, encode_reply, encode_response, response};
 
 /// Field 1, length-delimited: the header every version 3 message starts with.
 pub(crate) const FIRST_BYTE: u8 = 0x0a;

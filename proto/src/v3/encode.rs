@@ -18,7 +18,7 @@ pub(crate) struct Recipient {
 }
 
 /// An envelope without a sub-message.
-pub(super) fn response(txn: u64, operation: i32, status: Status) -> Response {
+pub(crate) fn response(txn: u64, operation: i32, status: Status) -> Response {
     let version = Some(ProtocolVersion::VersionThree as i32);
     let header = BkPacketHeader { version, operation: Some(operation), txn_id: Some(txn), priority: None };
     Response { header: Some(header), status: Some(status.v3()), ..Response::default() }
