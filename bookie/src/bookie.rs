@@ -7,7 +7,7 @@ use std::time::Duration;
 use common::budget::ByteBudget;
 use common::clock::Clock;
 use common::metrics::Set;
-use common::net::Listener;
+use common::net::{Listener, Offer};
 use common::rng::Rng;
 use common::shutdown::{StopError, TaskTree};
 use ledger::BookieId;
@@ -40,7 +40,7 @@ pub struct BookieParts {
     pub disk: Arc<dyn Disk>,
     /// The metadata of the cluster.
     pub metadata: Arc<dyn MetadataStore>,
-    /// Where connections come from; its address is registered.
+    /// Where connections come from; its address is registered, and what it offers.
     pub listener: Box<dyn Listener>,
     /// Wall time.
     pub clock: Clock,
@@ -127,13 +127,13 @@ impl Bookie {
         let Restored { last_sequence, entries, next, .. } = restored;
         tracing::info!(bookie = %id, last_sequence, entries, %next, unsealed = restored.unsealed.len(), "journal open");
 
-        let address = listener.address();
+        let (address, offer) = (listener.address(), listener.offer());
         let tasks = tasks.child("bookie");
         let instance = identity.instance().clone();
         let collector = Arc::new(Collector::new(store.clone(), metadata.clone(), instance, id.clone()));
         let bookie = Self { id, address, store, collector, maker, tasks };
         bookie.serve(writer, (jobs, restored.unsealed), listener, &budget);
-        match bookie.register(metadata).await {
+        match bookie.register(metadata, offer).await {
             Ok(()) => Ok(bookie),
             Err(error) => {
                 // The cause is told; what still runs ends with the deadline.
@@ -173,11 +173,11 @@ impl Bookie {
         self.tasks.spawn("space", watch_space(self.store.clone(), maker, self.tasks.clone()));
     }
 
-    async fn register(&self, metadata: Arc<dyn MetadataStore>) -> Result<(), Error> {
+    async fn register(&self, metadata: Arc<dyn MetadataStore>, offer: Offer) -> Result<(), Error> {
         let mut registration = Registration {
             store: metadata,
             id: self.id.clone(),
-            info: BookieInfo { address: self.address.clone() },
+            info: BookieInfo { address: self.address.clone(), offer },
             ttl: self.store.config.registration_ttl.duration(),
             state: self.store.condition.watch(),
         };

@@ -227,7 +227,7 @@ mod tests {
             let mut registration = Registration {
                 store: link.clone(),
                 id: BookieId::new("b1:3181").unwrap(),
-                info: BookieInfo { address: "b1:3181".to_owned() },
+                info: BookieInfo::at("b1:3181"),
                 ttl: TTL,
                 state: receiver,
             };

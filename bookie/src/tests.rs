@@ -4,6 +4,7 @@ mod batch;
 mod collect;
 mod damage;
 mod fencing;
+mod guarded;
 mod hostile;
 mod identity;
 mod load;

@@ -10,6 +10,7 @@ use crate::kill_at::KillAt;
 
 mod bench;
 mod cluster;
+mod security;
 mod store;
 
 pub use bench::{BenchArgs, BenchCommand, BenchStoreArgs};
@@ -17,6 +18,7 @@ pub use cluster::{
     BookieCommand, BookieFormatArgs, ClusterCommand, ClusterFormatArgs, ClusterInitArgs, ClusterShowArgs,
     CookieCommand, CopyArgs, MetadataArgs, MetadataCommand,
 };
+pub use security::{ClientTls, ConnectArgs, GuardArgs, ServerTls};
 pub use store::{StoreCheckArgs, StoreCommand};
 
 /// Where a node listens unless told otherwise.
@@ -234,6 +236,12 @@ pub struct StandaloneArgs {
     /// The configuration.
     #[command(flatten)]
     pub config: ConfigArgs,
+    /// Who may speak to it.
+    #[command(flatten)]
+    pub guard: GuardArgs,
+    /// How it introduces itself.
+    #[command(flatten)]
+    pub connect: ConnectArgs,
 }
 
 /// `thermocline bookie`: the role with its options, or a command about a bookie.
@@ -267,6 +275,9 @@ pub struct BookieArgs {
     /// The configuration.
     #[command(flatten)]
     pub config: ConfigArgs,
+    /// Who may speak to it.
+    #[command(flatten)]
+    pub guard: GuardArgs,
 }
 
 /// `thermocline gateway`.
@@ -295,6 +306,12 @@ pub struct GatewayArgs {
     /// The configuration.
     #[command(flatten)]
     pub config: ConfigArgs,
+    /// Who may speak to it.
+    #[command(flatten)]
+    pub guard: GuardArgs,
+    /// How it introduces itself.
+    #[command(flatten)]
+    pub connect: ConnectArgs,
 }
 
 /// `thermocline offloader`.
@@ -320,6 +337,9 @@ pub struct OffloaderArgs {
     /// The configuration.
     #[command(flatten)]
     pub config: ConfigArgs,
+    /// How it introduces itself.
+    #[command(flatten)]
+    pub connect: ConnectArgs,
 }
 
 /// The settings that flags give, by key; those of flags that were not given are left to file and environment.
@@ -327,18 +347,36 @@ fn flags<'a>(given: impl IntoIterator<Item = (&'a str, Option<String>)>) -> Vec<
     given.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
 }
 
+impl StandaloneArgs {
+    /// The settings that the flags give.
+    #[must_use]
+    pub fn flags(&self) -> Vec<(String, String)> {
+        let mut given = flags([
+            ("dir", self.dir.as_ref().map(|dir| dir.display().to_string())),
+            ("listen", self.listen.clone()),
+            ("admin", self.admin.clone()),
+            ("cold", self.cold.as_ref().map(Url::to_string)),
+        ]);
+        given.extend(self.guard.flags());
+        given.extend(self.connect.flags());
+        given
+    }
+}
+
 impl BookieArgs {
     /// The settings that the flags give.
     #[must_use]
     pub fn flags(&self) -> Vec<(String, String)> {
-        flags([
+        let mut given = flags([
             ("id", self.id.clone()),
             ("dir", self.dir.as_ref().map(|dir| dir.display().to_string())),
             ("metadata", self.metadata.clone()),
             ("listen", self.listen.clone()),
             ("admin", self.admin.clone()),
             ("advertise", self.advertise.clone()),
-        ])
+        ]);
+        given.extend(self.guard.flags());
+        given
     }
 }
 
@@ -346,14 +384,17 @@ impl GatewayArgs {
     /// The settings that the flags give.
     #[must_use]
     pub fn flags(&self) -> Vec<(String, String)> {
-        flags([
+        let mut given = flags([
             ("id", self.id.clone()),
             ("metadata", self.metadata.clone()),
             ("cold", self.cold.as_ref().map(Url::to_string)),
             ("listen", self.listen.clone()),
             ("admin", self.admin.clone()),
             ("advertise", self.advertise.clone()),
-        ])
+        ]);
+        given.extend(self.guard.flags());
+        given.extend(self.connect.flags());
+        given
     }
 }
 
@@ -361,12 +402,14 @@ impl OffloaderArgs {
     /// The settings that the flags give.
     #[must_use]
     pub fn flags(&self) -> Vec<(String, String)> {
-        flags([
+        let mut given = flags([
             ("metadata", self.metadata.clone()),
             ("cold", self.cold.as_ref().map(Url::to_string)),
             ("listen", self.listen.clone()),
             ("admin", self.admin.clone()),
-        ])
+        ]);
+        given.extend(self.connect.flags());
+        given
     }
 }
 

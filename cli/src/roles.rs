@@ -7,6 +7,7 @@
 
 mod bookie;
 pub(crate) mod compose;
+pub(crate) mod door;
 pub(crate) mod front;
 mod gateway;
 mod offloader;

@@ -57,6 +57,10 @@ pub struct Settings {
     pub memory_max: ByteSize,
     /// The bookies' addresses are this host with a port of the system's choosing.
     pub bookie_host: String,
+    /// Who may speak to bookies and to the BookKeeper front.
+    pub guard: guard::GuardConfig,
+    /// How gateway and offloader introduce themselves to them.
+    pub connect: guard::ConnectConfig,
     /// Each bookie.
     pub bookie: bookie::BookieConfig,
     /// The replicating client.
@@ -77,6 +81,8 @@ impl Default for Settings {
             cold: String::new(),
             memory_max: ByteSize::mib(512),
             bookie_host: "127.0.0.1".to_owned(),
+            guard: guard::GuardConfig::default(),
+            connect: guard::ConnectConfig::default(),
             // Three bookies share one machine's memory with everything else.
             bookie: bookie::BookieConfig {
                 write_buffer_bytes: ByteSize::mib(16),

@@ -18,6 +18,7 @@ use common::clock::Clock;
 use common::net::{Listener as _, TcpListener};
 use common::rng::Rng;
 use common::shutdown::TaskTree;
+use guard::Guard;
 use ledger::{BookieId, DigestType, Password, Quorums};
 use metadata::MetadataStore;
 use offloader::{NoObserver, StepObserver};
@@ -26,7 +27,7 @@ use tokio::sync::Mutex;
 use crate::admin::{self, Admin};
 use crate::fault::chain;
 use crate::roles::compose::{self, ClientOf};
-use crate::roles::{self, Signals, Watched, front};
+use crate::roles::{self, Signals, Watched, door, front};
 use crate::{Fault, Settings};
 
 mod serve;
@@ -73,6 +74,9 @@ impl Node {
         let rng = Rng::from_os();
         let root = TaskTree::root("standalone");
         let memory = Memory::divide(&settings)?;
+        door::fits(&settings.guard, &settings.connect)?;
+        let connector = door::connector(&settings.connect, &clock).await?;
+        let guard = door::guard(&settings.guard, &settings.bookie_host, &clock).await?;
         let budget = ByteBudget::new("node", memory.charged);
 
         let front_listener = front::bind(&settings.listen).await?;
@@ -87,7 +91,9 @@ impl Node {
         let (metadata, instance) = compose::metadata(&metadata_uri, &rng, &watched.admin.metrics).await?;
         let cold = compose::cold(&cold_url, &rng, &watched.admin.metrics).await?;
 
-        let bookies = Self::start_bookies(&settings, &metadata, &clock, &rng, &budget, &root).await?;
+        let of_bookies =
+            OfBookies { guard: guard.as_ref(), metadata: &metadata, clock: &clock, rng: &rng, budget: &budget };
+        let bookies = Self::start_bookies(&settings, of_bookies, &root).await?;
         let client_tasks = root.child("client");
         let of = ClientOf {
             metadata: metadata.clone(),
@@ -97,12 +103,15 @@ impl Node {
             bytes: memory.client,
             tasks: client_tasks.clone(),
             metrics: &watched.admin.metrics,
+            connector: connector.clone(),
         };
         let client = compose::client(of, settings.client.clone());
         let front = root.child("front");
+        let cold_ids = cold_ids.map(|listener| door::guarded(guard.as_ref(), Box::new(listener), &front));
         let parts = serve::FrontParts {
             listener: front_listener,
             cold_ids,
+            connector,
             metadata,
             instance,
             cold,
@@ -119,6 +128,7 @@ impl Node {
             watched.admin.watch_bookie(bookie);
         }
         watched.admin.metrics.add(front_service.metrics.clone());
+        watched.admin.metrics.add(Guard::metrics(guard.as_ref()));
         watched.admin.metrics.add(admin::metrics::budgets(&front_service.budgets));
         watched.admin.health.ready();
         Ok(Self {
@@ -134,12 +144,10 @@ impl Node {
 
     async fn start_bookies(
         settings: &Settings,
-        metadata: &Arc<dyn MetadataStore>,
-        clock: &Clock,
-        rng: &Rng,
-        budget: &ByteBudget,
+        of: OfBookies<'_>,
         root: &TaskTree,
     ) -> Result<status::SharedBookies, Fault> {
+        let OfBookies { guard, metadata, clock, rng, budget } = of;
         let mut bookies = Vec::new();
         for number in 1..=COPIES {
             let name = format!("bookie-{number}");
@@ -155,7 +163,7 @@ impl Node {
                 dir,
                 disk: Arc::new(disk),
                 metadata: metadata.clone(),
-                listener: Box::new(listener),
+                listener: door::guarded(guard, Box::new(listener), root),
                 clock: clock.clone(),
                 rng: rng.clone(),
                 budget: budget.clone(),
@@ -279,6 +287,15 @@ impl Node {
         self.stop_bookies().await?;
         self.tasks.root.stop(STOP_DEADLINE).await.map_err(failed)
     }
+}
+
+/// What the bookies of a node share.
+struct OfBookies<'a> {
+    guard: Option<&'a Arc<Guard>>,
+    metadata: &'a Arc<dyn MetadataStore>,
+    clock: &'a Clock,
+    rng: &'a Rng,
+    budget: &'a ByteBudget,
 }
 
 /// How the node's memory is divided.

@@ -124,7 +124,7 @@ async fn carried(uri: &str) -> Vec<(String, Bytes)> {
 /// Registers a bookie, a gateway and an offloader, as processes that live would be.
 async fn live_ones(store: &Arc<dyn MetadataStore>) -> metadata::LeaseId {
     let lease = store.grant_lease(HOUR).await.unwrap();
-    let info = BookieInfo { address: "127.0.0.1:3181".into() };
+    let info = BookieInfo::at("127.0.0.1:3181");
     Bookies::new(store.clone()).register(&bookie(1), &info, lease).await.unwrap();
     Attempts::new(store.clone()).register_owner("offloader", lease).await.unwrap();
     let gateway = GatewayInfo { id: "gateway-1".into(), endpoint: "http://127.0.0.1:9600".into(), bookkeeper: None };
@@ -406,7 +406,7 @@ async fn a_registered_bookie_is_not_formatted() {
     let at = dir.display().to_string();
     let store = metadata::open(uri).await.unwrap();
     let lease = store.grant_lease(HOUR).await.unwrap();
-    let info = BookieInfo { address: "127.0.0.1:3181".into() };
+    let info = BookieInfo::at("127.0.0.1:3181");
     Bookies::new(store.clone()).register(&bookie(4), &info, lease).await.unwrap();
     let format = ["bookie", "format", "--dir", &at, "--metadata", uri, "--force", "--confirm", "bookie-4"];
     refused(&format, &["bookie-4 is registered", "Nothing was changed"]);

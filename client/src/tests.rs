@@ -65,7 +65,7 @@ impl Cluster {
             let bookie = BookieId::new(&format!("bk{index}:3181")).unwrap();
             let address = format!("host{index}:3181");
             started.push(FakeBookie::start(&network, &tasks, &address));
-            Bookies::new(Arc::clone(&store)).register(&bookie, &BookieInfo { address }, lease).await.unwrap();
+            Bookies::new(Arc::clone(&store)).register(&bookie, &BookieInfo::at(address), lease).await.unwrap();
         }
         let budget = ByteBudget::new("test", budget_bytes);
         let client = client(&network, &store, &tasks, &budget, ClientConfig::default());

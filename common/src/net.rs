@@ -25,6 +25,15 @@ pub trait Connector: Send + Sync {
     async fn connect(&self, address: &str) -> io::Result<BoxStream>;
 }
 
+/// What a listener offers or asks of those who connect, for its registration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Offer {
+    /// Connections may have TLS, or must.
+    pub tls: bool,
+    /// The authentication plug-in that everybody has to satisfy.
+    pub auth: Option<String>,
+}
+
 /// Takes connections in.
 #[async_trait::async_trait]
 pub trait Listener: Send {
@@ -33,6 +42,11 @@ pub trait Listener: Send {
 
     /// The address clients connect to; a port that was given as 0 is the real one here.
     fn address(&self) -> String;
+
+    /// What it offers or asks of those who connect: nothing, unless something stands before it that does.
+    fn offer(&self) -> Offer {
+        Offer::default()
+    }
 }
 
 #[cfg(test)]

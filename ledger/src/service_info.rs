@@ -31,6 +31,14 @@ pub struct BookieEndpoint {
     pub extensions: Vec<String>,
 }
 
+impl BookieEndpoint {
+    /// `host:port`, an IPv6 host in brackets.
+    pub fn address(&self) -> String {
+        let (host, port) = (self.host.as_str(), self.port);
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+    }
+}
+
 impl BookieServiceInfo {
     /// The registration of a bookie that serves the entry protocol at one address.
     pub fn of_bookie(host: &str, port: u16) -> Self {
@@ -45,12 +53,14 @@ impl BookieServiceInfo {
         Self { endpoints: vec![endpoint], properties: Vec::new() }
     }
 
+    /// Where the entry protocol is spoken. `None`: whoever registered this cannot be reached by it.
+    pub fn bookie_endpoint(&self) -> Option<&BookieEndpoint> {
+        self.endpoints.iter().find(|e| e.protocol == BOOKIE_PROTOCOL)
+    }
+
     /// `host:port` of the entry protocol. `None`: whoever registered this cannot be reached by it.
     pub fn bookie_address(&self) -> Option<String> {
-        let endpoint = self.endpoints.iter().find(|e| e.protocol == BOOKIE_PROTOCOL)?;
-        let host = endpoint.host.as_str();
-        let port = endpoint.port;
-        Some(if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") })
+        self.bookie_endpoint().map(BookieEndpoint::address)
     }
 
     /// A property by name.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::ledger::{BookieId, BookieServiceInfo};
+use common::net::Offer;
 use tokio::time::Instant;
 
 use crate::{
@@ -14,6 +15,8 @@ use crate::{
     layout,
 };
 
+/// The extension of an endpoint that answers START_TLS.
+const TLS_EXTENSION: &str = "tls";
 const LIST_PAGE: usize = 500;
 const TRIES_MAX: usize = 8;
 
@@ -22,9 +25,16 @@ const TRIES_MAX: usize = 8;
 pub struct BookieInfo {
     /// `host:port` of the entry protocol.
     pub address: String,
+    /// What it offers or asks of those who connect there.
+    pub offer: Offer,
 }
 
 impl BookieInfo {
+    /// At an address that takes everybody as they come.
+    pub fn at(address: impl Into<String>) -> Self {
+        Self { address: address.into(), offer: Offer::default() }
+    }
+
     /// The stored form: BookKeeper's `BookieServiceInfo`.
     ///
     /// # Errors
@@ -39,7 +49,12 @@ impl BookieInfo {
         if host.is_empty() {
             return Err(invalid());
         }
-        Ok(BookieServiceInfo::of_bookie(host, port).encode())
+        let mut info = BookieServiceInfo::of_bookie(host, port);
+        for endpoint in &mut info.endpoints {
+            endpoint.extensions.extend(self.offer.tls.then(|| TLS_EXTENSION.to_owned()));
+            endpoint.auth.extend(self.offer.auth.clone());
+        }
+        Ok(info.encode())
     }
 
     /// Reads a registration; an empty value stands for a bookie that is found under its id.
@@ -48,12 +63,16 @@ impl BookieInfo {
     /// [`ErrorKind::Damaged`] when it is malformed or names no endpoint of the entry protocol.
     pub fn decode(id: &BookieId, value: &[u8]) -> Result<Self, Error> {
         if value.is_empty() {
-            return Ok(Self { address: id.to_string() });
+            return Ok(Self::at(id.as_str()));
         }
         let damaged = || Error::new(ErrorKind::Damaged, format!("read registration of bookie {id}"));
         let info = BookieServiceInfo::decode(value).map_err(|error| damaged().caused_by(error))?;
-        let address = info.bookie_address().ok_or_else(|| damaged().caused_by("it has no bookie-rpc endpoint"))?;
-        Ok(Self { address })
+        let endpoint = info.bookie_endpoint().ok_or_else(|| damaged().caused_by("it has no bookie-rpc endpoint"))?;
+        let offer = Offer {
+            tls: endpoint.extensions.iter().any(|extension| extension == TLS_EXTENSION),
+            auth: endpoint.auth.first().cloned(),
+        };
+        Ok(Self { address: endpoint.address(), offer })
     }
 }
 

@@ -94,13 +94,13 @@ enum Look {
 }
 
 impl Ownership {
-    /// Of the gateway `info`, which answers BookKeeper's protocol at `address`; tells `shards` what it owns.
-    pub(crate) fn new(store: Arc<dyn MetadataStore>, gateway: &GatewayInfo, address: &str, shards: Shards) -> Self {
+    /// Of a gateway, which answers BookKeeper's protocol as `info` says; tells `shards` what it owns.
+    pub(crate) fn new(store: Arc<dyn MetadataStore>, gateway: &GatewayInfo, info: BookieInfo, shards: Shards) -> Self {
         Self {
             cold: ColdShards::new(Arc::clone(&store)),
             gateways: Gateways::new(store),
             me: gateway.id.clone(),
-            info: BookieInfo { address: address.to_owned() },
+            info,
             shards,
             registered: BTreeMap::new(),
             compared: None,

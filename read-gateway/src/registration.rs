@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use common::net::Offer;
 use common::shutdown::TaskTree;
-use metadata::{Error, GatewayInfo, Gateways, LeaseId, MetadataStore};
+use metadata::{BookieInfo, Error, GatewayInfo, Gateways, LeaseId, MetadataStore};
 use tokio::sync::watch;
 
 use crate::ownership::{Ownership, Shards};
@@ -20,15 +21,16 @@ pub struct Registration {
     store: Arc<dyn MetadataStore>,
     gateways: Gateways,
     gateway: GatewayInfo,
+    offer: Offer,
     shards: Shards,
 }
 
 impl Registration {
     /// The registration of `gateway` in `store`. One that answers BookKeeper's protocol takes its share of the cold ids, and tells
-    /// `shards` which.
+    /// `shards` which; cold ids are registered with what it offers or asks of their readers.
     #[must_use]
-    pub fn new(store: Arc<dyn MetadataStore>, gateway: GatewayInfo, shards: Shards) -> Self {
-        Self { gateways: Gateways::new(Arc::clone(&store)), store, gateway, shards }
+    pub fn new(store: Arc<dyn MetadataStore>, gateway: GatewayInfo, offer: Offer, shards: Shards) -> Self {
+        Self { gateways: Gateways::new(Arc::clone(&store)), store, gateway, offer, shards }
     }
 
     /// Registers, keeps the registration alive until `tasks` is asked to stop, then ends it. A registration that is lost is made
@@ -38,7 +40,8 @@ impl Registration {
         let owning = async {
             if let Some(address) = &self.gateway.bookkeeper {
                 let store = Arc::clone(&self.store);
-                Ownership::new(store, &self.gateway, address, self.shards.clone()).run(held, &tasks).await;
+                let info = BookieInfo { address: address.clone(), offer: self.offer.clone() };
+                Ownership::new(store, &self.gateway, info, self.shards.clone()).run(held, &tasks).await;
             }
         };
         tokio::join!(self.keep(&lease, &tasks), owning);
@@ -121,7 +124,7 @@ mod tests {
         let tasks = TaskTree::root("test");
         tasks.spawn(
             "registration",
-            Registration::new(store.clone(), gateway.clone(), Shards::default()).run(tasks.clone()),
+            Registration::new(store.clone(), gateway.clone(), Offer::default(), Shards::default()).run(tasks.clone()),
         );
         wait_for(&gateways, 1).await;
         tokio::time::sleep(TTL * 5).await;

@@ -10,7 +10,7 @@ use client::{Client, ClientConfig, ClientParts, CreateOptions};
 use cold::{FaultStore, StoreOptions};
 use common::budget::ByteBudget;
 use common::clock::Clock;
-use common::net::{BoxStream, Connector as _, MemoryNetwork};
+use common::net::{BoxStream, Connector as _, MemoryNetwork, Offer};
 use common::rng::Rng;
 use common::shutdown::TaskTree;
 use ledger::{BookieId, DigestType, Digester, EntryId, LedgerId, Password, Quorums, Tier};
@@ -104,7 +104,8 @@ impl World {
         let endpoint = format!("http://{id}:9600");
         let info = GatewayInfo { id: id.to_owned(), endpoint, bookkeeper: Some(address.clone()) };
         let shards = service.shards();
-        let registration = tokio::spawn(Registration::new(self.store.clone(), info, shards.clone()).run(tasks));
+        let registration =
+            tokio::spawn(Registration::new(self.store.clone(), info, Offer::default(), shards.clone()).run(tasks));
         Gateway { address, shards, registration }
     }
 

@@ -222,7 +222,7 @@ async fn attempts_over_a_link_that_loses_replies() {
 }
 
 fn info(id: &BookieId) -> BookieInfo {
-    BookieInfo { address: id.to_string() }
+    BookieInfo::at(id.to_string())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

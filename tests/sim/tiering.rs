@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use cold::ObjectReader;
 use common::budget::ByteBudget;
-use common::net::Listener as _;
+use common::net::{Listener as _, Offer};
 use common::rng::Rng;
 use config::{ByteSize, Span};
 use ledger::{ColdRecord, LedgerId, LedgerMetadata};
@@ -136,7 +136,7 @@ pub async fn gateway_host(world: World) -> turmoil::Result {
         bookkeeper: Some(cold_ids.address()),
     };
     service.serve_bookkeeper(Box::new(cold_ids));
-    let registration = Registration::new(process.metadata.clone(), info, service.shards());
+    let registration = Registration::new(process.metadata.clone(), info, Offer::default(), service.shards());
     process.tasks.spawn("registration", registration.run(process.tasks.clone()));
     world.gateway_serves.store(true, Ordering::Relaxed);
     Server::builder().add_service(service.into_server()).serve_with_incoming(listener.into_stream()).await?;

@@ -185,6 +185,7 @@ impl Wire {
     pub(super) async fn send(&mut self) {
         let out = self.out.split();
         self.stream.write_all(&out).await.unwrap();
+        self.stream.flush().await.unwrap();
     }
 
     pub(super) async fn send_raw(&mut self, bytes: &[u8]) {

@@ -5,20 +5,7 @@ use crate::standalone::Node;
 use crate::{Fault, Settings, kill_at};
 
 pub(super) async fn run(args: StandaloneArgs) -> Result<(), Fault> {
-    let mut flags = Vec::new();
-    if let Some(dir) = &args.dir {
-        flags.push(("dir".to_owned(), dir.display().to_string()));
-    }
-    if let Some(listen) = &args.listen {
-        flags.push(("listen".to_owned(), listen.clone()));
-    }
-    if let Some(admin) = &args.admin {
-        flags.push(("admin".to_owned(), admin.clone()));
-    }
-    if let Some(cold) = &args.cold {
-        flags.push(("cold".to_owned(), cold.to_string()));
-    }
-    let settings = Settings::load(&args.config, &flags)?.value;
+    let settings = Settings::load(&args.config, &args.flags())?.value;
     let dir = settings.dir.display().to_string();
     let node = Node::start_observed(settings, kill_at::observer(args.kill_at)).await?;
     println!("serving at {} with data in {dir}, cold store {}", node.endpoint(), node.cold_store());

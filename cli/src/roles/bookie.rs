@@ -11,9 +11,10 @@ use common::clock::Clock;
 use common::net::{BoxStream, Listener, TcpListener};
 use common::rng::Rng;
 use common::shutdown::TaskTree;
+use guard::Guard;
 use ledger::BookieId;
 
-use super::{Watched, advertised, compose, failed, front, serve_until_told, usage};
+use super::{Watched, advertised, compose, door, failed, front, serve_until_told, usage};
 use crate::args::BookieArgs;
 use crate::fault::chain;
 use crate::settings::{self, BookieSettings};
@@ -25,7 +26,8 @@ pub(crate) async fn run(args: BookieArgs) -> Result<(), Fault> {
     let dir = settings.dir.clone();
     let listener = front::bind(&settings.listen).await?;
     let address = advertised("bookie", &listener.address(), &settings.advertise)?;
-    let root = TaskTree::root("bookie");
+    let (clock, root) = (Clock::system(), TaskTree::root("bookie"));
+    let guard = door::guard(&settings.guard, &settings.listen, &clock).await?;
     let watched = Watched::start("bookie", &root, &settings.admin, &settings.listen).await?;
     let disk = LocalDisk::open(&dir)
         .await
@@ -41,8 +43,12 @@ pub(crate) async fn run(args: BookieArgs) -> Result<(), Fault> {
         dir: dir.clone(),
         disk: Arc::new(disk),
         metadata,
-        listener: Box::new(Advertised { inner: listener, address: address.clone() }),
-        clock: Clock::system(),
+        listener: door::guarded(
+            guard.as_ref(),
+            Box::new(Advertised { inner: listener, address: address.clone() }),
+            &root.child("door"),
+        ),
+        clock,
         rng,
         budget: budget.clone(),
         tasks: root.clone(),
@@ -54,6 +60,7 @@ pub(crate) async fn run(args: BookieArgs) -> Result<(), Fault> {
         eprintln!("warning: {id} takes no entries: {reason}");
     }
     watched.admin.watch_bookie(&bookie);
+    watched.admin.metrics.add(Guard::metrics(guard.as_ref()));
     watched.admin.metrics.add(admin::metrics::budgets(&[budget]));
     let facts = [("id", id.as_str()), ("address", address.as_str())];
     serve_until_told("bookie", &facts, watched, root, async |patience| {

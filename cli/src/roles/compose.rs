@@ -8,7 +8,7 @@ use cold::{ColdStore, StoreOptions};
 use common::budget::ByteBudget;
 use common::clock::Clock;
 use common::metrics::Shelf;
-use common::net::TcpConnector;
+use common::net::Connector;
 use common::rng::Rng;
 use common::shutdown::TaskTree;
 use metadata::{Cluster, ErrorKind, InstanceId, MetadataStore, MeteredStore};
@@ -119,13 +119,15 @@ pub(crate) struct ClientOf<'a> {
     pub(crate) tasks: TaskTree,
     /// Where what it does is counted.
     pub(crate) metrics: &'a Shelf,
+    /// The way to bookies.
+    pub(crate) connector: Arc<dyn Connector>,
 }
 
-/// The replicating client, over TCP.
+/// The replicating client.
 pub(crate) fn client(of: ClientOf<'_>, config: ClientConfig) -> Client {
     let parts = ClientParts {
         metadata: of.metadata,
-        connector: Arc::new(TcpConnector),
+        connector: of.connector,
         clock: of.clock.clone(),
         rng: of.rng.clone(),
         budget: of.budget.child("client", of.bytes),

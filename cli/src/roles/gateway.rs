@@ -2,14 +2,15 @@
 
 use common::budget::ByteBudget;
 use common::clock::Clock;
-use common::net::{Listener as _, TcpListener};
+use common::net::{Listener as _, Offer, TcpListener};
 use common::rng::Rng;
 use common::shutdown::TaskTree;
+use guard::Guard;
 use metadata::{GatewayInfo, Ledgers};
 use read_gateway::{GatewayConfig, GatewayParts, LedgersService, Registration};
 
 use super::compose::{self, ClientOf};
-use super::{Watched, advertised, failed, front, serve_until_told, usage};
+use super::{Watched, advertised, door, failed, front, serve_until_told, usage};
 use crate::args::GatewayArgs;
 use crate::fault::chain;
 use crate::settings::{self, GatewaySettings};
@@ -29,9 +30,12 @@ pub(crate) async fn run(args: GatewayArgs) -> Result<(), Fault> {
         Some(listener) => Some(advertised_bookkeeper(&listener.address(), &settings.bookkeeper_advertise, &address)?),
         None => None,
     };
+    let (clock, rng) = (Clock::system(), Rng::from_os());
+    let connector = door::connector(&settings.connect, &clock).await?;
+    let bound = cold_ids.as_ref().map_or_else(String::new, |listener| listener.address());
+    let guard = door::guard(&settings.guard, &bound, &clock).await?;
     let root = TaskTree::root("gateway");
     let watched = Watched::start("gateway", &root, &settings.admin, &settings.listen).await?;
-    let (clock, rng) = (Clock::system(), Rng::from_os());
     let (metadata, instance) = compose::metadata(&settings.metadata, &rng, &watched.admin.metrics).await?;
     let cold = compose::cold(&cold_url, &rng, &watched.admin.metrics).await?;
 
@@ -45,6 +49,7 @@ pub(crate) async fn run(args: GatewayArgs) -> Result<(), Fault> {
         bytes: client_bytes,
         tasks: client_tasks.clone(),
         metrics: &watched.admin.metrics,
+        connector,
     };
     let client = compose::client(of, settings.client);
     let parts = GatewayParts {
@@ -60,14 +65,19 @@ pub(crate) async fn run(args: GatewayArgs) -> Result<(), Fault> {
     watched.admin.metrics.add(gateway.metrics());
     watched.admin.metrics.add(admin::metrics::budgets(&budgets));
     front::serve(listener, &serving, Some(gateway.clone()), None).await?;
+    let mut offer = Offer::default();
     if let Some(listener) = cold_ids {
-        gateway.serve_bookkeeper(Box::new(listener));
+        let listener = door::guarded(guard.as_ref(), Box::new(listener), &serving);
+        offer = listener.offer();
+        gateway.serve_bookkeeper(listener);
     }
+    watched.admin.metrics.add(Guard::metrics(guard.as_ref()));
 
     let endpoint = format!("http://{address}");
     let id = if settings.id.is_empty() { address } else { settings.id };
     let info = GatewayInfo { id: id.clone(), endpoint: endpoint.clone(), bookkeeper: bookkeeper.clone() };
-    registered.spawn("registration", Registration::new(metadata, info, gateway.shards()).run(registered.clone()));
+    let registration = Registration::new(metadata, info, offer, gateway.shards());
+    registered.spawn("registration", registration.run(registered.clone()));
     let mut facts = vec![("id", id.as_str()), ("endpoint", endpoint.as_str())];
     facts.extend(bookkeeper.as_deref().map(|address| ("bookkeeper", address)));
     serve_until_told("gateway", &facts, watched, root, async |patience| {

@@ -6,13 +6,13 @@ use ::offloader::{ClientSource, Offloader, OffloaderParts, StatusSource, Tiering
 use async_trait::async_trait;
 use common::budget::ByteBudget;
 use common::clock::Clock;
-use common::net::{Listener as _, TcpConnector};
+use common::net::Listener as _;
 use common::rng::Rng;
 use common::shutdown::TaskTree;
 use ledger::BookieId;
 
 use super::compose::{self, ClientOf};
-use super::{Watched, failed, front, serve_until_told, usage};
+use super::{Watched, door, failed, front, serve_until_told, usage};
 use crate::args::OffloaderArgs;
 use crate::settings::{self, OffloaderSettings};
 use crate::{Fault, admin, kill_at};
@@ -26,9 +26,10 @@ pub(crate) async fn run(args: OffloaderArgs) -> Result<(), Fault> {
     let client_bytes = compose::client_bytes(memory_max, settings.offloader.memory_max.bytes(), "offloader")?;
     let listener = front::bind(&settings.listen).await?;
     let endpoint = format!("http://{}", listener.address());
+    let (clock, rng) = (Clock::system(), Rng::from_os());
+    let connector = door::connector(&settings.connect, &clock).await?;
     let root = TaskTree::root("offloader");
     let watched = Watched::start("offloader", &root, &settings.admin, &settings.listen).await?;
-    let (clock, rng) = (Clock::system(), Rng::from_os());
     let (metadata, instance) = compose::metadata(&settings.metadata, &rng, &watched.admin.metrics).await?;
     let cold = compose::cold(&cold_url, &rng, &watched.admin.metrics).await?;
 
@@ -42,6 +43,7 @@ pub(crate) async fn run(args: OffloaderArgs) -> Result<(), Fault> {
         bytes: client_bytes,
         tasks: client_tasks.clone(),
         metrics: &watched.admin.metrics,
+        connector: connector.clone(),
     };
     let client = compose::client(of, settings.client);
     let patience = settings.offloader.registration_patience();
@@ -50,7 +52,7 @@ pub(crate) async fn run(args: OffloaderArgs) -> Result<(), Fault> {
         cold,
         instance_id: instance,
         entries: Arc::new(ClientSource::new(client)),
-        probe: Arc::new(WireProbe::new(metadata, Arc::new(TcpConnector), patience)),
+        probe: Arc::new(WireProbe::new(metadata, connector, patience)),
         clock,
         rng,
         budget: budget.clone(),

@@ -24,6 +24,8 @@ pub struct BookieSettings {
     pub admin: String,
     /// The address it registers, where clients reach it. Empty: the one it listens on.
     pub advertise: String,
+    /// Who may speak to the bookie.
+    pub guard: guard::GuardConfig,
     /// The bookie.
     pub bookie: bookie::BookieConfig,
 }
@@ -37,6 +39,7 @@ impl Default for BookieSettings {
             listen: "127.0.0.1:3181".to_owned(),
             admin: String::new(),
             advertise: String::new(),
+            guard: guard::GuardConfig::default(),
             bookie: bookie::BookieConfig::default(),
         }
     }
@@ -66,6 +69,10 @@ pub struct GatewaySettings {
     pub bookkeeper_advertise: String,
     /// What the process may hold in memory for entries, blocks and requests. The client gets what the gateway's parts leave.
     pub memory_max: ByteSize,
+    /// Who may speak to the BookKeeper front.
+    pub guard: guard::GuardConfig,
+    /// How the gateway introduces itself to bookies.
+    pub connect: guard::ConnectConfig,
     /// The replicating client.
     pub client: client::ClientConfig,
     /// The read gateway.
@@ -84,6 +91,8 @@ impl Default for GatewaySettings {
             bookkeeper_listen: String::new(),
             bookkeeper_advertise: String::new(),
             memory_max: ByteSize::mib(256),
+            guard: guard::GuardConfig::default(),
+            connect: guard::ConnectConfig::default(),
             client: client::ClientConfig::default(),
             gateway: read_gateway::GatewayConfig::default(),
         }
@@ -104,6 +113,8 @@ pub struct OffloaderSettings {
     pub admin: String,
     /// What the process may hold in memory for entries and requests. The client gets what the offloader leaves.
     pub memory_max: ByteSize,
+    /// How the offloader introduces itself to bookies, and to gateways for cold ids.
+    pub connect: guard::ConnectConfig,
     /// The replicating client.
     pub client: client::ClientConfig,
     /// The offloader.
@@ -118,6 +129,7 @@ impl Default for OffloaderSettings {
             listen: "127.0.0.1:9610".to_owned(),
             admin: String::new(),
             memory_max: ByteSize::mib(192),
+            connect: guard::ConnectConfig::default(),
             client: client::ClientConfig::default(),
             offloader: offloader::OffloaderConfig::default(),
         }

@@ -7,7 +7,7 @@ use cold::ColdStore;
 use common::budget::ByteBudget;
 use common::clock::Clock;
 use common::metrics::Set;
-use common::net::{Listener as _, TcpConnector, TcpListener};
+use common::net::{Connector, Listener, TcpListener};
 use common::rng::Rng;
 use common::shutdown::TaskTree;
 use metadata::{GatewayInfo, InstanceId, Ledgers, MetadataStore};
@@ -23,7 +23,9 @@ use crate::{Fault, Settings};
 pub(super) struct FrontParts {
     pub(super) listener: TcpListener,
     /// Of the BookKeeper front, unless that is switched off.
-    pub(super) cold_ids: Option<TcpListener>,
+    pub(super) cold_ids: Option<Box<dyn Listener>>,
+    /// The way to bookies and cold ids.
+    pub(super) connector: Arc<dyn Connector>,
     pub(super) metadata: Arc<dyn MetadataStore>,
     pub(super) instance: InstanceId,
     pub(super) cold: ColdStore,
@@ -51,6 +53,7 @@ pub(super) async fn start(settings: &Settings, parts: FrontParts) -> Result<Fron
     let FrontParts {
         listener,
         cold_ids,
+        connector,
         metadata,
         instance,
         cold,
@@ -82,11 +85,12 @@ pub(super) async fn start(settings: &Settings, parts: FrontParts) -> Result<Fron
         endpoint: endpoint.clone(),
         bookkeeper: cold_ids.as_ref().map(|listener| listener.address()),
     };
-    let registration = Registration::new(metadata.clone(), info, gateway.shards());
+    let offer = cold_ids.as_ref().map(|listener| listener.offer()).unwrap_or_default();
+    let registration = Registration::new(metadata.clone(), info, offer, gateway.shards());
     let patience = settings.offloader.registration_patience();
     let offloader = Offloader::new(
         OffloaderParts {
-            probe: Arc::new(WireProbe::new(metadata.clone(), Arc::new(TcpConnector), patience)),
+            probe: Arc::new(WireProbe::new(metadata.clone(), connector, patience)),
             metadata,
             cold,
             instance_id: instance,
@@ -111,7 +115,7 @@ pub(super) async fn start(settings: &Settings, parts: FrontParts) -> Result<Fron
 
     front::serve(listener, &tasks, Some(gateway.clone()), Some(tiering)).await?;
     if let Some(listener) = cold_ids {
-        gateway.serve_bookkeeper(Box::new(listener));
+        gateway.serve_bookkeeper(listener);
     }
     tasks.spawn("registration", registration.run(tasks.clone()));
     offloader.start();

@@ -72,7 +72,7 @@ async fn attempt(store: &Arc<FaultyStore>, ledger: u64) {
 /// Registers one of each; they live until the lease is revoked.
 async fn live_ones(store: &Arc<FaultyStore>) -> crate::LeaseId {
     let lease = store.grant_lease(HOUR).await.unwrap();
-    let info = BookieInfo { address: "10.0.0.1:3181".into() };
+    let info = BookieInfo::at("10.0.0.1:3181");
     Bookies::new(store.clone()).register(&bookie(1), &info, lease).await.unwrap();
     Attempts::new(store.clone()).register_owner("offloader", lease).await.unwrap();
     let gateway = GatewayInfo { id: "g1".into(), endpoint: "http://10.0.0.2:9600".into(), bookkeeper: None };
@@ -270,7 +270,7 @@ async fn a_copy_is_equal_and_opens() {
     let (from, to) = (faulty(), faulty());
     let identity = filled(&from).await;
     let cold = ::ledger::ColdId::for_member(LedgerId::new(1_u64).unwrap(), 0, "cold.thermocline", 3181).unwrap();
-    let info = BookieInfo { address: "10.0.0.9:3181".into() };
+    let info = BookieInfo::at("10.0.0.9:3181");
     let key = crate::layout::readonly_key(&cold.to_bookie_id());
     from.create(&key, info.encode().unwrap().into()).await.unwrap();
     from.create(&crate::Key::new("/thermocline/policies/p").unwrap(), "later".into()).await.unwrap();

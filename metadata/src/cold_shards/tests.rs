@@ -10,7 +10,7 @@ fn names(members: u32) -> ColdNames {
 }
 
 fn info(address: &str) -> BookieInfo {
-    BookieInfo { address: address.to_owned() }
+    BookieInfo::at(address)
 }
 
 fn setup() -> (Arc<dyn MetadataStore>, ColdShards) {

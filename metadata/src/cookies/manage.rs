@@ -222,7 +222,7 @@ mod tests {
             let (cookies, store) = setup();
             let version = create(&cookies, "b1").await;
             let lease = store.grant_lease(Duration::from_secs(60)).await.unwrap();
-            let info = BookieInfo { address: "10.0.0.1:3181".into() };
+            let info = BookieInfo::at("10.0.0.1:3181");
             Bookies::new(store.clone()).register_as(&id("b1"), &info, lease, mode).await.unwrap();
             let refused = cookies.remove(&id("b1"), version).await.unwrap_err();
             assert!(refused.to_string().contains("is registered, at 10.0.0.1:3181"), "{refused}");

@@ -232,10 +232,9 @@ async fn bookies_and_cookies_are_those_of_java() {
     let store = open(&etcd.uri("/s")).await;
     let bookies = Bookies::new(Arc::clone(&store));
     let [ours, javas] = ["10.0.0.1:3181", "10.0.0.2:3181"].map(|id| BookieId::new(id).unwrap());
-    let info = |address: &str| BookieInfo { address: address.to_owned() };
     let mut watch = bookies.watch().await.unwrap();
     let lease = store.grant_lease(Duration::from_secs(60)).await.unwrap();
-    bookies.register(&ours, &info("10.9.9.9:3181"), lease).await.unwrap();
+    bookies.register(&ours, &BookieInfo::at("10.9.9.9:3181"), lease).await.unwrap();
     assert_eq!(next_key(&mut watch).await, layout::available_key(&ours));
     let found = client.get("/s/bookies/writable/10.0.0.1:3181", None).await.unwrap();
     assert_ne!(found.kvs()[0].lease(), 0);
@@ -253,7 +252,7 @@ async fn bookies_and_cookies_are_those_of_java() {
             (javas.clone(), "10.0.0.2:3181".to_owned(), false)
         ])
     );
-    bookies.register_as(&ours, &info("10.9.9.9:3181"), lease, Mode::ReadOnly).await.unwrap();
+    bookies.register_as(&ours, &BookieInfo::at("10.9.9.9:3181"), lease, Mode::ReadOnly).await.unwrap();
     let registered = names(&client, "/s/bookies/").await;
     assert_eq!(registered, ["readonly", "readonly/10.0.0.1:3181", "readonly/10.0.0.2:3181", "writable"]);
     store.revoke(lease).await.unwrap();

@@ -185,7 +185,7 @@ async fn bookies_are_held_by_sessions() {
     Cluster::init_or_open(&*store, &Rng::seeded(1)).await.unwrap();
     let bookies = Bookies::new(Arc::clone(&store));
     let bookie = BookieId::new("10.0.0.1:3181").unwrap();
-    let info = BookieInfo { address: "10.0.0.1:3181".to_owned() };
+    let info = BookieInfo::at("10.0.0.1:3181");
     let lease = store.grant_lease(Duration::from_secs(60)).await.unwrap();
     let version = bookies.register(&bookie, &info, lease).await.unwrap();
     assert_eq!(bookies.register(&bookie, &info, lease).await.unwrap(), version);

@@ -37,7 +37,7 @@ impl World {
         let lease = self.store.grant_lease(Duration::from_secs(600)).await.unwrap();
         let owned = shards.claim(&[self.id.shard()], "gateway", lease).await.unwrap()[0];
         let names = ColdNames { domain: "cold.thermocline".to_owned(), port: 3181, members: 3 };
-        let info = BookieInfo { address: GATEWAY.to_owned() };
+        let info = BookieInfo::at(GATEWAY);
         shards.register(owned, &names, &info, &Default::default()).await.unwrap().unwrap();
         self.gateway(GATEWAY, lease).await;
         lease

@@ -23,7 +23,7 @@ use ledger::LedgerId;
 use proto::{
     FRAME_BYTES_MAX_DEFAULT, FrameDecoder, Incoming, PollTarget, Protocol, ReadTarget, ReplyTo, Request, decode_request,
 };
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, WriteHalf};
 use tokio::time::Instant;
 
 use super::Front;
@@ -122,6 +122,8 @@ struct Connection {
     permits: VecDeque<(u64, BytePermit)>,
     /// Since when the peer takes nothing of `output`.
     stuck: Option<Instant>,
+    /// Whether what was sent last may still wait below, in a TLS session.
+    unflushed: bool,
     end: Option<End>,
 }
 
@@ -143,6 +145,7 @@ impl Connection {
             sent: 0,
             permits: VecDeque::new(),
             stuck: None,
+            unflushed: false,
             end: None,
         }
     }
@@ -151,7 +154,7 @@ impl Connection {
         let (mut reader, mut writer) = tokio::io::split(stream);
         let stopping = self.front.tasks.token().clone();
         loop {
-            if self.end.is_some() && self.work.is_empty() && self.output.is_empty() {
+            if self.end.is_some() && self.work.is_empty() && self.output.is_empty() && !self.unflushed {
                 tokio::time::timeout(PATIENCE, writer.shutdown()).await??;
                 return Ok(self.end.take().unwrap_or(End::Left));
             }
@@ -170,7 +173,9 @@ impl Connection {
             tokio::select! {
                 biased;
                 () = stopping.cancelled(), if self.end.is_none() => self.end = Some(End::Left),
-                written = writer.write(&self.output), if !self.output.is_empty() => self.written(written?)?,
+                written = send(&mut writer, &self.output), if self.unflushed || !self.output.is_empty() => {
+                    self.written(written?)?;
+                }
                 Some(served) = self.work.next(), if has_room => self.served(served),
                 permit = paid(&mut self.long) => self.long = LongFrame::Paid(permit),
                 read = reader.read_buf(&mut self.input), if may_read => match read? {
@@ -279,21 +284,28 @@ impl Connection {
         bytes
     }
 
+    /// Notes what was written; nothing, when it was flushed.
     fn written(&mut self, bytes: usize) -> std::io::Result<()> {
-        if bytes == 0 {
+        if bytes == 0 && !self.output.is_empty() {
             return Err(std::io::ErrorKind::WriteZero.into());
         }
+        self.unflushed = bytes > 0;
         self.output.advance(bytes);
         self.sent += bytes as u64;
         while self.permits.front().is_some_and(|(end, _)| *end <= self.sent) {
             self.permits.pop_front();
         }
-        self.stuck = (!self.output.is_empty()).then(Instant::now);
+        self.stuck = (self.unflushed || !self.output.is_empty()).then(Instant::now);
         if self.output.is_empty() && self.output.capacity() > KEPT_BYTES_MAX {
             self.output = BytesMut::new();
         }
         Ok(())
     }
+}
+
+/// Writes what the socket takes, or flushes when everything is written; how many bytes were written. Cancel-safe.
+async fn send(writer: &mut WriteHalf<BoxStream>, output: &[u8]) -> std::io::Result<usize> {
+    if output.is_empty() { writer.flush().await.map(|()| 0) } else { writer.write(output).await }
 }
 
 /// Resolves when a long frame is paid for. Cancel-safe: the request keeps its place.

@@ -1,3 +1,4 @@
+use common::net::Offer;
 use ledger::COLD_SHARDS;
 use metadata::{Bookies, MemoryStore};
 
@@ -28,7 +29,9 @@ impl Cluster {
         let info =
             GatewayInfo { id: id.to_owned(), endpoint: format!("http://{id}:9600"), bookkeeper: Some(address.clone()) };
         let (tasks, shards) = (TaskTree::root("gateway"), Shards::default());
-        let running = tokio::spawn(Registration::new(self.store.clone(), info, shards.clone()).run(tasks.clone()));
+        let running = tokio::spawn(
+            Registration::new(self.store.clone(), info, Offer::default(), shards.clone()).run(tasks.clone()),
+        );
         Gateway { address, tasks, shards, running }
     }
 

@@ -43,7 +43,7 @@ pub(crate) async fn bookies(network: &MemoryNetwork, store: &Arc<dyn MetadataSto
             }
         });
         let id = BookieId::new(&address).unwrap();
-        Bookies::new(Arc::clone(store)).register(&id, &BookieInfo { address }, lease).await.unwrap();
+        Bookies::new(Arc::clone(store)).register(&id, &BookieInfo::at(address), lease).await.unwrap();
     }
 }
 

@@ -6,7 +6,7 @@ use super::{Violation, violation};
 use crate::members::{Member, text_of};
 
 /// Which of our crates each crate may use. `ANY` is for those at the top.
-const ARROWS: [(&str, &[&str]); 15] = [
+const ARROWS: [(&str, &[&str]); 16] = [
     ("bench", ANY),
     ("bookie", &["common", "config", "ledger", "metadata", "proto"]),
     ("cli", ANY),
@@ -15,6 +15,7 @@ const ARROWS: [(&str, &[&str]); 15] = [
     ("common", &[]),
     ("config", &["common"]),
     ("faults", &["common"]),
+    ("guard", &["common", "proto"]),
     ("ledger", &[]),
     ("metadata", &["common", "ledger"]),
     ("offloader", &["client", "cold", "common", "config", "ledger", "metadata", "proto"]),
@@ -27,11 +28,13 @@ const ARROWS: [(&str, &[&str]); 15] = [
 const ANY: &[&str] = &["*"];
 
 /// Outside crates that only some of ours may name, and why. Tests may: a faulty object store is put under a reader there.
-const DOORS: [(&str, &[&str], &str); 6] = [
+const DOORS: [(&str, &[&str], &str); 8] = [
     ("rocksdb", &["metadata", "bookie"], "RocksDB serves the embedded metadata and the bookie's index"),
     ("etcd-client", &["metadata"], "only metadata speaks etcd"),
     ("zookeeper", &["metadata"], "only metadata speaks ZooKeeper"),
     ("zookeeper-client", &["metadata"], "only metadata speaks ZooKeeper"),
+    ("rustls", &["guard"], "only guard speaks TLS on BookKeeper's wire"),
+    ("tokio-rustls", &["guard"], "only guard speaks TLS on BookKeeper's wire"),
     ("object_store", &["cold"], "only cold reaches the object store"),
     ("parquet", &["cold"], "only cold knows the object's format"),
 ];
@@ -60,8 +63,8 @@ fn check_member(member: &Member, own: &[&str]) -> Vec<Violation> {
         if !dependency.from_workspace {
             report(format!("{wanted}: write {wanted}.workspace = true and put the version in the root manifest"));
         }
-        // What makes tests fail on purpose is below everything that is tested with it.
-        let test_tool = dependency.for_tests && wanted == "faults";
+        // What makes tests fail on purpose, and what stands before a server, is below everything that is tested with it.
+        let test_tool = dependency.for_tests && matches!(wanted, "faults" | "guard");
         if own.contains(&wanted) && *allowed != ANY && !allowed.contains(&wanted) && !test_tool {
             report(format!("{name} must not depend on {wanted}: arrows between crates go down only"));
         }

@@ -1,0 +1,4 @@
+mod client;
+mod rotation;
+mod server;
+mod support;
