@@ -12,4 +12,5 @@ mod outsiders;
 mod restart;
 mod road;
 mod s3;
+mod security;
 mod support;
