@@ -80,7 +80,8 @@ pub(crate) fn first_ledger_at(text: &str) -> Option<LedgerId> {
     LedgerId::new(below)
 }
 
-/// Whether BookKeeper's tree has a value at `path` below its root that is no ledger's: identity, layout, a registration or a cookie.
+/// Whether BookKeeper's tree has a value at `path` below its root that is no ledger's: identity, layout, a registration, a cookie, or
+/// one of auto-recovery.
 pub(crate) fn is_bookkeepers(path: &str) -> bool {
     const READONLY: &str = "readonly";
     match path.split_once('/') {
@@ -91,6 +92,9 @@ pub(crate) fn is_bookkeepers(path: &str) -> bool {
             Some(_) => false,
         },
         Some(("cookies", name)) => !name.contains('/'),
+        Some(("underreplication", _)) => {
+            Key::new(&format!("/ledgers/{path}")).is_ok_and(|key| is_underreplication(&key))
+        }
         Some(_) => false,
     }
 }
@@ -141,6 +145,90 @@ pub fn cookies_root() -> Key {
 pub fn cookie_key(id: &BookieId) -> Key {
     Key::known(format!("/ledgers/cookies/{id}"))
 }
+
+/// The parent of all that auto-recovery knows.
+#[must_use]
+pub fn underreplication_root() -> Key {
+    fixed("/ledgers/underreplication")
+}
+
+/// The parent of the marks of ledgers that lack replicas.
+#[must_use]
+pub fn marks_root() -> Key {
+    fixed("/ledgers/underreplication/ledgers")
+}
+
+/// The mark of a ledger that lacks replicas: the id as four times four hexadecimal digits, then in decimal.
+#[must_use]
+pub fn mark_key(ledger: LedgerId) -> Key {
+    let (id, hex) = (ledger.get(), format!("{:016x}", ledger.get()));
+    Key::known(format!(
+        "/ledgers/underreplication/ledgers/{}/{}/{}/{}/urL{id:010}",
+        &hex[..4],
+        &hex[4..8],
+        &hex[8..12],
+        &hex[12..]
+    ))
+}
+
+/// The inverse of [`mark_key`]; `None` for every other key.
+#[must_use]
+pub fn parse_mark_key(key: &Key) -> Option<LedgerId> {
+    let ledger = LedgerId::new(key.name().strip_prefix("urL")?.parse::<u64>().ok()?)?;
+    (mark_key(ledger) == *key).then_some(ledger)
+}
+
+/// The parent of the locks of ledgers whose replicas are being changed.
+#[must_use]
+pub fn repair_locks_root() -> Key {
+    fixed("/ledgers/underreplication/locks")
+}
+
+/// The lock of a ledger whose replicas are being changed.
+#[must_use]
+pub fn repair_lock_key(ledger: LedgerId) -> Key {
+    Key::known(format!("/ledgers/underreplication/locks/urL{:010}", ledger.get()))
+}
+
+/// The inverse of [`repair_lock_key`]; `None` for every other key.
+#[must_use]
+pub fn parse_repair_lock_key(key: &Key) -> Option<LedgerId> {
+    let ledger = LedgerId::new(key.name().strip_prefix("urL")?.parse::<u64>().ok()?)?;
+    (repair_lock_key(ledger) == *key).then_some(ledger)
+}
+
+/// Stands while auto-recovery is switched off.
+#[must_use]
+pub fn recovery_disabled_key() -> Key {
+    fixed("/ledgers/underreplication/disable")
+}
+
+/// The parent of the votes of those who would be auditor; the one with the lowest number is.
+#[must_use]
+pub fn auditor_votes_root() -> Key {
+    fixed("/ledgers/underreplication/auditorelection")
+}
+
+/// Whether auto-recovery has a value at this key.
+pub(crate) fn is_underreplication(key: &Key) -> bool {
+    const VOTE: &str = "auditorelection/V_";
+    let Some(below) = key.below(&underreplication_root()) else { return false };
+    UNDERREPLICATION_VALUES.contains(&below)
+        || below.strip_prefix(VOTE).is_some_and(|number| !number.is_empty() && !number.contains('/'))
+        || parse_mark_key(key).is_some()
+        || parse_repair_lock_key(key).is_some()
+}
+
+/// The single values of auto-recovery, below its root.
+pub(crate) const UNDERREPLICATION_VALUES: [&str; 7] = [
+    "LAYOUT",
+    "auditorelection",
+    "checkallledgersctime",
+    "disable",
+    "lostBookieRecoveryDelay",
+    "placementpolicycheckctime",
+    "replicascheckctime",
+];
 
 /// The counter that ledger ids come from.
 #[must_use]
@@ -337,6 +425,38 @@ mod tests {
         assert_eq!(parse_registration_key(&readonly_root()), None);
     }
 
+    /// The examples of BookKeeper's own tree.
+    #[test]
+    fn marks_and_locks_are_where_auto_recovery_looks() {
+        for (number, mark, lock) in [
+            (123_456_789, "ledgers/0000/0000/075b/cd15/urL0123456789", "locks/urL0123456789"),
+            (0, "ledgers/0000/0000/0000/0000/urL0000000000", "locks/urL0000000000"),
+            (12_345_678_901_234, "ledgers/0000/0b3a/73ce/2ff2/urL12345678901234", "locks/urL12345678901234"),
+        ] {
+            let (mark_at, lock_at) = (mark_key(id(number)), repair_lock_key(id(number)));
+            assert_eq!(mark_at.as_str(), format!("/ledgers/underreplication/{mark}"));
+            assert_eq!(lock_at.as_str(), format!("/ledgers/underreplication/{lock}"));
+            assert_eq!((parse_mark_key(&mark_at), parse_mark_key(&lock_at)), (Some(id(number)), None));
+            assert_eq!((parse_repair_lock_key(&lock_at), parse_repair_lock_key(&mark_at)), (Some(id(number)), None));
+            assert!(is_underreplication(&mark_at) && is_underreplication(&lock_at));
+        }
+        for name in ["disable", "auditorelection", "auditorelection/V_0000000001", "replicascheckctime"] {
+            assert!(is_underreplication(&underreplication_root().join(name).unwrap()), "{name}");
+        }
+        for name in [
+            "ledgers",
+            "locks",
+            "locks/urL1",
+            "locks/x",
+            "auditorelection/V_",
+            "auditorelection/V_1/x",
+            "ledgers/0000/0000/075b/cd15",
+            "ledgers/0000/0000/075b/cd16/urL0123456789",
+        ] {
+            assert!(!is_underreplication(&underreplication_root().join(name).unwrap()), "{name}");
+        }
+    }
+
     #[test]
     fn shards_parse_back() {
         assert_eq!(shard_key(7).as_str(), "/thermocline/cold/shards/07");
@@ -351,6 +471,8 @@ mod tests {
     proptest! {
         #[test]
         fn key_order_is_id_order(a in 0..=i64::MAX.unsigned_abs(), b in 0..=i64::MAX.unsigned_abs()) {
+            prop_assert_eq!(mark_key(id(a)).cmp(&mark_key(id(b))), a.cmp(&b));
+            prop_assert_eq!(parse_mark_key(&mark_key(id(a))), Some(id(a)));
             prop_assert_eq!(ledger_key(id(a)).cmp(&ledger_key(id(b))), a.cmp(&b));
             prop_assert_eq!(parse_ledger_key(&ledger_key(id(a))), Some(id(a)));
         }

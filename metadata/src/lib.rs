@@ -5,7 +5,7 @@
 //! only place that knows drivers, so a new driver changes only this crate. Every driver passes [`suite::run`].
 //!
 //! On top of it stand small repositories, one a kind of record: [`Cluster`], [`Ledgers`], [`Bookies`], [`Cookies`],
-//! [`Attempts`], [`Catalog`], [`Gateways`] and [`ColdShards`]; [`admin`] is what an administrator does to a whole cluster. Where each record lives is said once, in [`layout`] and in `docs/formats/metadata-keys.md`.
+//! [`Attempts`], [`Catalog`], [`Gateways`], [`ColdShards`] and [`UnderReplication`]; [`admin`] is what an administrator does to a whole cluster. Where each record lives is said once, in [`layout`] and in `docs/formats/metadata-keys.md`.
 
 pub mod admin;
 mod attempts;
@@ -36,7 +36,9 @@ mod record;
 mod resolve;
 mod store;
 pub mod suite;
+mod text_format;
 mod transaction;
+mod underreplication;
 mod watch;
 mod zookeeper;
 
@@ -62,5 +64,6 @@ pub use metrics::MeteredStore;
 pub use open::{open, shown};
 pub use store::{MetadataStore, scan};
 pub use transaction::{Committed, Expect, LeaseId, OPS_MAX, Op, Transaction, VALUE_BYTES_MAX, Version, Versioned};
+pub use underreplication::{Locked, Mark, RepairLock, StoredMark, UnderReplication};
 pub use watch::{WatchEvent, WatchStream};
 pub use zookeeper::ZooKeeperStore;

@@ -17,6 +17,10 @@ pub enum Kind {
     Bookie,
     /// A bookie's cookie.
     Cookie,
+    /// The mark of a ledger that lacks replicas.
+    UnderReplicated,
+    /// Another value of auto-recovery: a lock, a vote, a setting.
+    AutoRecovery,
     /// Anything else of BookKeeper's tree: nothing that we write.
     Foreign,
     /// The cluster's name for people.
@@ -65,6 +69,8 @@ impl Kind {
             "/thermocline/idgen" => Self::Ids,
             "/thermocline/commit-counter" => Self::Counter,
             _ if below(layout::available_root()) && layout::parse_registration_key(key).is_some() => Self::Bookie,
+            _ if layout::parse_mark_key(key).is_some() => Self::UnderReplicated,
+            _ if layout::is_underreplication(key) => Self::AutoRecovery,
             _ if below(layout::cookies_root()) => Self::Cookie,
             _ if below(layout::attempts_root()) => Self::Attempt,
             _ if below(layout::abandoned_root()) => Self::Abandoned,
@@ -87,6 +93,8 @@ impl Kind {
             Self::Ledger => "ledgers",
             Self::Bookie => "registrations of bookies",
             Self::Cookie => "cookies",
+            Self::UnderReplicated => "ledgers that lack replicas",
+            Self::AutoRecovery => "other keys of auto-recovery",
             Self::Foreign => "other keys of BookKeeper",
             Self::Name => "name",
             Self::Counter => "counters",
@@ -183,6 +191,9 @@ mod tests {
             (layout::catalog_key(ledger, Uuid::nil()), Kind::Catalog),
             (other("/thermocline/doctor/x"), Kind::Doctor),
             (other("/thermocline/policies/x"), Kind::Later),
+            (layout::mark_key(ledger), Kind::UnderReplicated),
+            (layout::repair_lock_key(ledger), Kind::AutoRecovery),
+            (layout::recovery_disabled_key(), Kind::AutoRecovery),
             (other("/ledgers/idgen-long"), Kind::Foreign),
             (other("/ledgers/available/readonly"), Kind::Foreign),
             (other("/ledgers/underreplication/ledgers/0001"), Kind::Foreign),

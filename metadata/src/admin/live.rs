@@ -23,7 +23,7 @@ impl Live {
     }
 }
 
-/// Who is registered under a lease: bookies, gateways, offloaders, doctors. One that died a moment ago is among them until its lease ends.
+/// Who is registered under a lease: bookies, gateways, offloaders, doctors, and whoever audits or repairs. One that died a moment ago is among them until its lease ends.
 ///
 /// # Errors
 /// Those of the store.
@@ -32,7 +32,8 @@ pub async fn live(store: &dyn MetadataStore) -> Result<Vec<Live>, Error> {
     Cluster::open(store).await?;
     let mut found = Vec::new();
     let doctors = Key::known("/thermocline/doctor".to_owned());
-    for root in [layout::available_root(), layout::owners_root(), layout::gateways_root(), doctors] {
+    let (votes, locks) = (layout::auditor_votes_root(), layout::repair_locks_root());
+    for root in [layout::available_root(), votes, locks, layout::owners_root(), layout::gateways_root(), doctors] {
         let mut walk = Walk::of(store, root, |_, row| row.lease.is_some());
         while let Some((key, _)) = walk.next().await? {
             found.push(Live::at(&key));
@@ -44,8 +45,13 @@ pub async fn live(store: &dyn MetadataStore) -> Result<Vec<Live>, Error> {
 /// `2 bookies (b1, b2), 1 gateway (g)`.
 #[must_use]
 pub fn live_sentence(live: &[Live]) -> String {
-    let kinds =
-        [(Kind::Bookie, "bookie"), (Kind::Gateway, "gateway"), (Kind::Owner, "offloader"), (Kind::Doctor, "doctor")];
+    let kinds = [
+        (Kind::Bookie, "bookie"),
+        (Kind::Gateway, "gateway"),
+        (Kind::Owner, "offloader"),
+        (Kind::AutoRecovery, "vote or lock of auto-recovery"),
+        (Kind::Doctor, "doctor"),
+    ];
     let known = |live: &&Live| kinds.iter().any(|(kind, _)| *kind == live.kind);
     let mut text = String::new();
     for (kind, word) in

@@ -2,6 +2,7 @@
 
 use ::ledger::BookieId;
 
+use crate::text_format::{escape, unescape};
 use crate::{Error, ErrorKind};
 
 /// No cookie has a reason to be longer.
@@ -118,7 +119,7 @@ impl Cookie {
                 // A field of a later release.
                 _ => continue,
             };
-            if slot.replace(unescape(value.trim_start())?).is_some() {
+            if slot.replace(unescape(value.trim_start()).map_err(damaged)?).is_some() {
                 return Err(damaged(format!("the field {name} occurs twice")));
             }
         }
@@ -166,68 +167,4 @@ fn uncounted(text: &str) -> Result<Vec<String>, Error> {
         return Err(damaged(format!("a list of {count} directories has {}", dirs.len())));
     }
     Ok(dirs)
-}
-
-/// As protobuf's text format: other bytes than printable ASCII in three octal digits.
-fn escape(value: &str, out: &mut String) {
-    for byte in value.bytes() {
-        match byte {
-            b'\t' => out.push_str("\\t"),
-            b'\n' => out.push_str("\\n"),
-            b'\r' => out.push_str("\\r"),
-            b'"' => out.push_str("\\\""),
-            b'\'' => out.push_str("\\'"),
-            b'\\' => out.push_str("\\\\"),
-            0x20..=0x7e => out.push(char::from(byte)),
-            _ => out.push_str(&format!("\\{byte:03o}")),
-        }
-    }
-}
-
-/// Reads one quoted string with protobuf's escapes.
-fn unescape(quoted: &str) -> Result<String, Error> {
-    let fault = || damaged("a value is not a quoted string".into());
-    let quote = quoted.bytes().next().filter(|quote| matches!(quote, b'"' | b'\'')).ok_or_else(fault)?;
-    let inner = quoted.as_bytes().get(1..).and_then(|rest| rest.strip_suffix(&[quote])).ok_or_else(fault)?;
-    let mut out = Vec::with_capacity(inner.len());
-    let mut rest = inner;
-    while let [first, tail @ ..] = rest {
-        rest = tail;
-        if *first == quote {
-            return Err(fault());
-        }
-        if *first != b'\\' {
-            out.push(*first);
-            continue;
-        }
-        let [kind, tail @ ..] = rest else { return Err(fault()) };
-        rest = tail;
-        let byte = match kind {
-            b't' => b'\t',
-            b'n' => b'\n',
-            b'r' => b'\r',
-            b'a' => 7,
-            b'b' => 8,
-            b'f' => 12,
-            b'v' => 11,
-            b'\\' | b'"' | b'\'' | b'?' => *kind,
-            b'x' | b'X' => digits(&mut rest, None, 16, 2).ok_or_else(fault)?,
-            b'0'..=b'7' => digits(&mut rest, Some(*kind), 8, 3).ok_or_else(fault)?,
-            _ => return Err(fault()),
-        };
-        out.push(byte);
-    }
-    String::from_utf8(out).map_err(|_| damaged("a value is not text".into()))
-}
-
-/// Up to `count` digits, `first` included; `None` when there is none or they exceed a byte.
-fn digits(rest: &mut &[u8], first: Option<u8>, radix: u32, count: usize) -> Option<u8> {
-    let digit = |byte: u8| char::from(byte).to_digit(radix);
-    let mut value = first.and_then(digit);
-    for _ in usize::from(first.is_some())..count {
-        let Some((next, tail)) = rest.split_first().and_then(|(byte, tail)| Some((digit(*byte)?, tail))) else { break };
-        value = Some(value.unwrap_or(0) * radix + next);
-        *rest = tail;
-    }
-    value.and_then(|value| u8::try_from(value).ok())
 }

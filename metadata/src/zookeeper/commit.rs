@@ -244,15 +244,16 @@ impl Work<'_> {
         Ok(Committed { versions })
     }
 
-    /// Removes the empty directories of deleted ledgers, as Java does. Whoever makes a ledger there makes them again.
+    /// Removes the empty directories of deleted ledgers and marks, as Java does. Whoever makes one there makes them again.
     async fn prune(&self, client: &Client) {
         let deleted = self.transaction.ops().iter().zip(self.places).filter_map(|(op, place)| match (op, place) {
-            (Op::Delete { .. }, Place::Ledger { path, .. }) => Some(path.as_str()),
+            (Op::Delete { .. }, place) if place.pruned() > 0 => Some((place.path(), place.pruned())),
             _ => None,
         });
-        for path in deleted {
+        for (path, levels) in deleted {
             let own: Vec<&str> = request::parents(path).collect();
-            for parent in own.into_iter().rev().take_while(|parent| *parent != self.shared.names.root()) {
+            let below_root = own.into_iter().rev().take_while(|parent| *parent != self.shared.names.root());
+            for parent in below_root.take(levels) {
                 if !matches!(timeout_at(self.give_up, client.delete(parent, None)).await, Ok(Ok(()))) {
                     break;
                 }

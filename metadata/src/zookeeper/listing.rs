@@ -15,7 +15,7 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use tokio::time::Instant;
 use zookeeper_client::{Client, Error as ClientError};
 
-use super::names::{COLLECTIONS, Place, VALUES, in_shared_tree, is_bucket, unescaped};
+use super::names::{COLLECTIONS, MARK_LEVELS, Place, REPAIR_COLLECTIONS, VALUES, in_shared_tree, is_bucket, unescaped};
 use super::{Shared, commit};
 use crate::engine::{Page, subtree};
 use crate::{Error, Key, LedgerLayout, Versioned, layout};
@@ -208,23 +208,81 @@ impl Lister<'_> {
         Ok(keys.take_while(|key| key.as_str() < end.as_str()).take(self.limit).collect())
     }
 
-    /// All that is no ledger.
+    /// The next ones of all that is no ledger. Those of auto-recovery come last, and are asked for when nothing comes before them.
     async fn others(&self, after: Option<&Key>) -> Result<VecDeque<Key>, Error> {
+        let names = self.named(VALUES.map(str::to_owned), &COLLECTIONS, after).await?;
+        if !names.is_empty() || !self.may_hold(&layout::underreplication_root()) {
+            return Ok(names.into_iter().collect());
+        }
+        let values = layout::UNDERREPLICATION_VALUES.map(|value| format!("underreplication/{value}"));
+        let mut names = self.named(values, &REPAIR_COLLECTIONS, after).await?;
+        let mut marks = BTreeSet::new();
+        self.marks(&layout::marks_root(), MARK_LEVELS, after, &mut marks).await?;
+        if marks.len() >= self.limit
+            && let Some(last) = marks.last()
+        {
+            // More marks may follow before the names behind them.
+            names.retain(|name| name < last);
+        }
+        names.append(&mut marks);
+        Ok(names.into_iter().collect())
+    }
+
+    /// Whether keys that are wanted may lie at or below `key`.
+    fn may_hold(&self, key: &Key) -> bool {
+        key == self.prefix || key.below(self.prefix).is_some() || self.prefix.below(key).is_some()
+    }
+
+    /// The wanted ones of some values, and of what lies in some directories.
+    async fn named<const N: usize>(
+        &self,
+        values: [String; N],
+        collections: &[&str],
+        after: Option<&Key>,
+    ) -> Result<BTreeSet<Key>, Error> {
         let mut names = BTreeSet::new();
         let mut add = |path: String| {
             let key = self.shared.names.key(&self.shared.names.shared(&path), self.layout);
             let wanted = |key: &Key| key.below(self.prefix).is_some() && after.is_none_or(|after| key > after);
             names.extend(key.filter(|key| layout::parse_ledger_key(key).is_none()).filter(wanted));
         };
-        for value in VALUES {
-            add(value.to_owned());
-        }
-        for collection in COLLECTIONS {
-            for name in self.children(&self.shared.names.shared(collection)).await? {
-                add(format!("{collection}/{name}"));
+        values.into_iter().for_each(&mut add);
+        for collection in collections {
+            if layout::ledgers_root().join(collection).is_ok_and(|key| self.may_hold(&key)) {
+                for name in self.children(&self.shared.names.shared(collection)).await? {
+                    add(format!("{collection}/{name}"));
+                }
             }
         }
-        Ok(names.into_iter().collect())
+        Ok(names)
+    }
+
+    /// Adds marks from the directory `at` down, in their order, until there are enough; `levels` of directories are left.
+    fn marks<'w>(
+        &'w self,
+        at: &'w Key,
+        levels: usize,
+        after: Option<&'w Key>,
+        found: &'w mut BTreeSet<Key>,
+    ) -> BoxFuture<'w, Result<(), Error>> {
+        Box::pin(async move {
+            let is_over = |key: &Key| after.is_some_and(|after| after.as_str() >= subtree(key).1.as_str());
+            if found.len() >= self.limit || !self.may_hold(at) || is_over(at) {
+                return Ok(());
+            }
+            let path = at.as_str().strip_prefix("/ledgers/").unwrap_or_default();
+            let names = self.children(&self.shared.names.shared(path)).await?;
+            let keys: BTreeSet<Key> = names.iter().filter_map(|name| at.join(name).ok()).collect();
+            if levels == 0 {
+                let wanted = |key: &Key| key.below(self.prefix).is_some() && after.is_none_or(|after| key > after);
+                found.extend(keys.into_iter().filter(|key| layout::parse_mark_key(key).is_some()).filter(wanted));
+                return Ok(());
+            }
+            for key in keys {
+                self.marks(&key, levels - 1, after, found).await?;
+            }
+            Ok(())
+        })
     }
 
     // ---- Hash trees ---------------------------------------------------------------------------------------------------------

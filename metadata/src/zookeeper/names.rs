@@ -15,8 +15,8 @@ use crate::{Error, ErrorKind, Key, LedgerLayout, layout};
 pub(super) enum Place {
     /// A ledger: the path it is made at, and the other spelling under which it may have been made.
     Ledger { path: String, other: Option<String> },
-    /// Another value in BookKeeper's tree.
-    Shared { path: String },
+    /// Another value in BookKeeper's tree; so many directories above it are removed with it when they are empty.
+    Shared { path: String, pruned: usize },
     /// In a hash tree of ours.
     Own { bucket: String, path: String },
 }
@@ -24,7 +24,7 @@ pub(super) enum Place {
 impl Place {
     pub(super) fn path(&self) -> &str {
         match self {
-            Self::Ledger { path, .. } | Self::Shared { path } | Self::Own { path, .. } => path,
+            Self::Ledger { path, .. } | Self::Shared { path, .. } | Self::Own { path, .. } => path,
         }
     }
 
@@ -33,6 +33,15 @@ impl Place {
         match self {
             Self::Own { bucket, .. } => Some(bucket),
             Self::Ledger { .. } | Self::Shared { .. } => None,
+        }
+    }
+
+    /// How many directories above a removed value go with it when they are empty, as Java does it.
+    pub(super) fn pruned(&self) -> usize {
+        match self {
+            Self::Ledger { .. } => usize::MAX,
+            Self::Shared { pruned, .. } => *pruned,
+            Self::Own { .. } => 0,
         }
     }
 
@@ -56,7 +65,12 @@ const LEDGERS_BELOW: &str = "/ledgers/";
 
 /// The directories of BookKeeper's tree that hold keys of ours; keys of theirs are no children of a key.
 pub(super) const COLLECTIONS: [&str; 3] = ["available", "available/readonly", "cookies"];
-/// The values next to them.
+/// The directories that auto-recovery makes when it is first used; its marks lie in a tree of their own.
+pub(super) const REPAIR_COLLECTIONS: [&str; 2] = ["underreplication/auditorelection", "underreplication/locks"];
+const REPAIR: &str = "underreplication";
+/// Directories of hexadecimal digits above a mark.
+pub(super) const MARK_LEVELS: usize = 4;
+/// The values at the root.
 pub(super) const VALUES: [&str; 2] = ["INSTANCEID", "LAYOUT"];
 
 impl Names {
@@ -86,7 +100,8 @@ impl Names {
             if !layout::is_bookkeepers(path) {
                 return Err(invalid("BookKeeper's tree has no such value"));
             }
-            return Ok(Place::Shared { path: self.shared(path) });
+            let pruned = if layout::parse_mark_key(key).is_some() { MARK_LEVELS } else { 0 };
+            return Ok(Place::Shared { path: self.shared(path), pruned });
         }
         let (parents, name) = key.as_str().rsplit_once('/').unwrap_or_default();
         let bucket = format!("{}/@{:02x}", self.directory_of(parents), crc32c::crc32c(name.as_bytes()) & 0xff);
@@ -132,7 +147,7 @@ impl Names {
                     let other = place.other().map(str::to_owned);
                     Ok(std::iter::once(place.path().to_owned()).chain(other).collect())
                 }
-                Err(_) if COLLECTIONS.contains(&below) => Ok(vec![self.shared(below)]),
+                Err(_) if COLLECTIONS.contains(&below) || below.starts_with(REPAIR) => Ok(vec![self.shared(below)]),
                 // Levels of the ledgers' tree are others in another layout; events are sorted out by their keys.
                 Err(_) => Ok(vec![self.root.clone()]),
             };
@@ -226,6 +241,10 @@ mod tests {
             (layout::available_key(&bookie), "/ledgers/available/10.0.0.1:3181"),
             (layout::readonly_key(&bookie), "/ledgers/available/readonly/10.0.0.1:3181"),
             (layout::cookie_key(&bookie), "/ledgers/cookies/10.0.0.1:3181"),
+            (layout::mark_key(ledger), "/ledgers/underreplication/ledgers/0000/0000/0000/00ff/urL0000000255"),
+            (layout::repair_lock_key(ledger), "/ledgers/underreplication/locks/urL0000000255"),
+            (layout::recovery_disabled_key(), "/ledgers/underreplication/disable"),
+            (layout::auditor_votes_root(), "/ledgers/underreplication/auditorelection"),
             (layout::commit_counter_key(), "/ledgers-own/thermocline/@72/commit-counter"),
             (layout::attempt_key(ledger), "/ledgers-own/thermocline/attempts/@e6/00000000000000ff"),
             (
@@ -251,6 +270,9 @@ mod tests {
             "/ledgers/available/a/b",
             "/ledgers/cookies",
             "/ledgers/idgen/ID-0000000001",
+            "/ledgers/underreplication",
+            "/ledgers/underreplication/locks",
+            "/ledgers/underreplication/ledgers/0000",
             "/ledgers/x",
         ] {
             assert_eq!(names.place(&key(name), LAYOUT).unwrap_err().kind(), ErrorKind::Invalid, "{name}");

@@ -13,7 +13,7 @@ use futures::future::join_all;
 use ledger::{BookieId, DigestType, LedgerId, LedgerMetadata, Password, Quorums};
 use metadata::{
     BookieInfo, Bookies, Cluster, CommitError, ErrorKind, Expect, Key, LedgerLayout, Ledgers, MetadataStore,
-    Transaction, Version, WatchEvent, ZooKeeperStore, layout,
+    Transaction, UnderReplication, Version, WatchEvent, ZooKeeperStore, layout,
 };
 use zookeeper_client::{Acls, Client, CreateMode, CreateOptions, Error};
 
@@ -201,6 +201,85 @@ async fn bookies_are_held_by_sessions() {
     store.revoke(lease).await.unwrap();
     bookies.register(&bookie, &info, other).await.unwrap();
     assert_eq!(bookies.list().await.unwrap(), [(bookie, info, true)]);
+}
+
+/// Java's workers and ours respect each other: same paths, same bytes, ephemeral locks.
+#[tokio::test]
+async fn auto_recovery_of_java_sees_our_marks_and_locks_and_we_see_its() {
+    if ZooKeeper::is_missing_for("zookeeper") {
+        return;
+    }
+    let server = ZooKeeper::start().await.unwrap();
+    let client = Client::connect(&server.endpoint()).await.unwrap();
+    let store = open(&server.uri("")).await;
+    Cluster::init_or_open(&*store, &Rng::seeded(1)).await.unwrap();
+    let under = UnderReplication::new(Arc::clone(&store));
+    let root = "/ledgers/underreplication";
+    assert_eq!((under.auditor().await.unwrap(), under.is_disabled().await.unwrap()), (None, false));
+
+    let ledger = id(123_456_789);
+    under.add_mark(ledger, &["10.0.0.1:3181"], 1_700_000_000_123).await.unwrap();
+    let path = format!("{root}/ledgers/0000/0000/075b/cd15/urL0123456789");
+    let (value, stat) = client.get_data(&path).await.unwrap();
+    assert_eq!(value, b"replica: \"10.0.0.1:3181\"\nctime: 1700000000123\n");
+    assert_eq!(stat.ephemeral_owner, 0);
+    // What Java's auditor writes.
+    client.mkdir(&format!("{root}/ledgers/0000/0000/0000/0005"), &PERSISTENT).await.unwrap();
+    let other = format!("{root}/ledgers/0000/0000/0000/0005/urL0000000005");
+    client.create(&other, b"replica: \"b-2\"\nctime: 5\n", &PERSISTENT).await.unwrap();
+    client.create(&format!("{root}/LAYOUT"), b"type: \"BASIC\"\nversion: 1\n", &PERSISTENT).await.unwrap();
+    for page in [1, 2, 10] {
+        let (mut after, mut found) = (None, Vec::new());
+        loop {
+            let rows = under.list(after, page).await.unwrap();
+            let Some((last, _)) = rows.last() else { break };
+            after = Some(*last);
+            found.extend(rows.into_iter().map(|(ledger, mark)| (ledger, mark.mark.replicas)));
+        }
+        assert_eq!(found, [(id(5), vec!["b-2".to_owned()]), (ledger, vec!["10.0.0.1:3181".to_owned()])]);
+    }
+    let mark = under.mark(id(5)).await.unwrap().unwrap();
+    under.remove_mark(id(5), mark.version).await.unwrap();
+    let left = names(&client, &format!("{root}/ledgers/0000/0000")).await;
+    assert_eq!(left, BTreeSet::from(["075b".to_owned()]), "empty directories go with their mark");
+
+    // A lock of Java's is honoured, one of ours is where Java looks and goes with its session.
+    let ephemeral = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
+    client.mkdir(&format!("{root}/locks"), &PERSISTENT).await.unwrap();
+    client.create(&format!("{root}/locks/urL0000000005"), b"bookieId: \"java\"\n", &ephemeral).await.unwrap();
+    let me = BookieId::new("10.0.0.9:3181").unwrap();
+    let lease = store.grant_lease(Duration::from_secs(20)).await.unwrap();
+    let locked = under.lock(&[id(5), ledger, id(6)], &me, lease).await.unwrap();
+    assert_eq!(locked.held, [id(5)]);
+    assert_eq!(locked.taken.iter().map(|lock| lock.ledger).collect::<Vec<_>>(), [ledger, id(6)]);
+    assert_eq!(under.lock_holder(id(5)).await.unwrap().as_deref(), Some("java"));
+    let path = format!("{root}/locks/urL0123456789");
+    let (value, stat) = client.get_data(&path).await.unwrap();
+    assert_eq!(value, b"bookieId: \"10.0.0.9:3181\"\n");
+    assert!(stat.ephemeral_owner != 0);
+    let refused = client.create(&path, b"bookieId: \"java\"\n", &ephemeral).await;
+    assert_eq!(refused.err(), Some(Error::NodeExists), "Java's worker finds it taken");
+    under.unlock(locked.taken[1]).await.unwrap();
+    store.revoke(lease).await.unwrap();
+    let left = names(&client, &format!("{root}/locks")).await;
+    assert_eq!(left, BTreeSet::from(["urL0000000005".to_owned()]));
+
+    let vote = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+    client.mkdir(&format!("{root}/auditorelection"), &PERSISTENT).await.unwrap();
+    for name in ["first", "second"] {
+        let value = format!("bookieId: \"{name}\"\n");
+        client.create(&format!("{root}/auditorelection/V_"), value.as_bytes(), &vote).await.unwrap();
+    }
+    assert_eq!(under.auditor().await.unwrap().as_deref(), Some("first"));
+    client.create(&format!("{root}/disable"), b"", &PERSISTENT).await.unwrap();
+    assert!(under.is_disabled().await.unwrap());
+    // Whoever removes a cluster finds all of it, in order.
+    let all = store.list(&layout::underreplication_root(), None, 100).await.unwrap();
+    let all: Vec<_> = all.iter().map(|(key, _)| key.as_str().trim_start_matches(root)).collect();
+    let votes = ["/auditorelection/V_0000000000", "/auditorelection/V_0000000001"];
+    assert_eq!(all[..2], ["/LAYOUT", "/auditorelection"]);
+    assert_eq!(all[2..4], votes);
+    assert_eq!(all[4..], ["/disable", "/ledgers/0000/0000/075b/cd15/urL0123456789", "/locks/urL0000000005"]);
 }
 
 /// Made again by others with the same data version as before: what was read is not what is there.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ledger::BookieId;
 use metadata::admin::{self, Census, Identity, Kind, State};
-use metadata::{BookieInfo, Bookies, Cookies, GatewayInfo, Gateways, MetadataStore};
+use metadata::{BookieInfo, Bookies, Cookies, GatewayInfo, Gateways, MetadataStore, UnderReplication};
 use serde_json::json;
 
 use super::name_json;
@@ -21,7 +21,26 @@ struct View {
     layout: String,
     bookies: BTreeMap<BookieId, Place>,
     gateways: Vec<GatewayInfo>,
+    repair: Repair,
     census: Census,
+}
+
+/// What auto-recovery, if anybody runs it, says of itself.
+struct Repair {
+    /// The bookie beside which the auditor runs.
+    auditor: Option<String>,
+    is_disabled: bool,
+}
+
+impl Repair {
+    fn sentence(&self, lacking: u64) -> String {
+        let auditor = match &self.auditor {
+            None => "nobody audits".to_owned(),
+            Some(auditor) => format!("auditor {}", output::printable(auditor)),
+        };
+        let off = if self.is_disabled { ", SWITCHED OFF" } else { "" };
+        format!("{auditor}{off}, ledgers that lack replicas: {}", output::count(lacking))
+    }
 }
 
 /// Where a bookie is.
@@ -85,10 +104,12 @@ async fn look(store: &Arc<dyn MetadataStore>, identity: Identity, metadata: Stri
     }
     let layout = admin::layout_name(&**store).await?.unwrap_or_default();
     let gateways = Gateways::new(store.clone()).list().await?;
+    let under = UnderReplication::new(store.clone());
+    let repair = Repair { auditor: under.auditor().await?, is_disabled: under.is_disabled().await? };
     let progress = output::progress_open("counting keys");
     let census = admin::census(&**store, &|done| progress.set_position(done)).await;
     progress.finish_and_clear();
-    Ok(View { identity, metadata, layout, bookies, gateways, census: census? })
+    Ok(View { identity, metadata, layout, bookies, gateways, repair, census: census? })
 }
 
 fn to_table(view: &View) -> String {
@@ -119,6 +140,7 @@ fn to_table(view: &View) -> String {
         ),
         row("objects", format!("{} in the catalog", count(keys.of(Kind::Catalog)))),
         row("offloaders", count(keys.of(Kind::Owner))),
+        row("auto-recovery", view.repair.sentence(keys.of(Kind::UnderReplicated))),
         row("keys", format!("{}, values of {}", count(keys.total()), output::bytes(view.census.bytes))),
     ];
     let mut text = output::table(&["", ""], &rows, &[]).trim_start().to_owned();
@@ -169,6 +191,10 @@ fn to_json(view: &View) -> serde_json::Value {
         },
         "attempts": { "running": keys.of(Kind::Attempt), "abandoned": keys.of(Kind::Abandoned) },
         "objects": keys.of(Kind::Catalog),
+        "auto_recovery": {
+            "auditor": view.repair.auditor, "disabled": view.repair.is_disabled,
+            "under_replicated": keys.of(Kind::UnderReplicated),
+        },
         "keys": keys.total(),
         "value_bytes": view.census.bytes,
     })

@@ -7,6 +7,7 @@
 //! | `/ledgers/available/<bookie>` | `/bookies/writable/<bookie>` |
 //! | `/ledgers/available/readonly/<bookie>` | `/bookies/readonly/<bookie>` |
 //! | `/ledgers/cookies/<bookie>` | the same without `/ledgers` |
+//! | `/ledgers/underreplication/…` | the same without `/ledgers`, which the driver knows nothing of |
 //! | any other that begins with none of the driver's words | the same |
 
 use super::Rows;
@@ -22,11 +23,12 @@ pub(in crate::etcd) const WORDS: [&str; 7] =
 
 const READONLY: &str = "/ledgers/available/readonly/";
 /// Collections that have other places, as (keys below, names below).
-const MOVED: [(&str, &str); 3] = [
+const MOVED: [(&str, &str); 4] = [
     // Before the one that it lies in.
     (READONLY, "/bookies/readonly/"),
     ("/ledgers/available/", "/bookies/writable/"),
     ("/ledgers/cookies/", "/cookies/"),
+    ("/ledgers/underreplication/", "/underreplication/"),
 ];
 const VALUES: [(&str, &str); 2] = [("/ledgers/INSTANCEID", "/instanceid"), ("/ledgers/LAYOUT", "/layout")];
 
@@ -90,6 +92,7 @@ pub(super) fn stretches(first: &str, end: &str) -> Vec<(Rows, String, String)> {
     add(first, end, READONLY);
     add(first.max(behind), end, "/ledgers/available/");
     add(first, end, "/ledgers/cookies/");
+    add(first, end, "/ledgers/underreplication/");
     found
 }
 
@@ -103,6 +106,7 @@ pub(super) fn watched(prefix: &Key) -> (String, String) {
         "/ledgers/available" => range("/bookies/", "/bookies0"),
         "/ledgers/available/readonly" => range("/bookies/readonly/", "/bookies/readonly0"),
         "/ledgers/cookies" => range("/cookies/", "/cookies0"),
-        _ => range("/bookies/", "/ledgers0"),
+        name if name.starts_with("/ledgers/underreplication") => range("/underreplication/", "/underreplication0"),
+        _ => range("/bookies/", "/underreplication0"),
     }
 }

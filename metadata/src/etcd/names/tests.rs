@@ -51,6 +51,7 @@ fn the_drivers_names_are_its_own() {
         (key("/ledgers/available/10.0.0.1:3181"), "/s/bookies/writable/10.0.0.1:3181"),
         (key("/ledgers/available/readonly/10.0.0.1:3181"), "/s/bookies/readonly/10.0.0.1:3181"),
         (key("/ledgers/cookies/b-1"), "/s/cookies/b-1"),
+        (key("/ledgers/underreplication/disable"), "/s/underreplication/disable"),
         (layout::idgen_key(), "/s/thermocline/idgen"),
     ] {
         assert_eq!(names.name(&key, LedgerLayout::Etcd).unwrap(), name.as_bytes());
@@ -137,13 +138,23 @@ fn any_key() -> impl Strategy<Value = Key> {
         2 => name.prop_map(|name| key(&format!("/ledgers/available/{name}"))),
         2 => name.prop_map(|name| key(&format!("/ledgers/available/readonly/{name}"))),
         2 => name.prop_map(|name| key(&format!("/ledgers/cookies/{name}"))),
+        2 => any_id().prop_map(|id| layout::mark_key(LedgerId::new(id).unwrap())),
+        1 => any_id().prop_map(|id| layout::repair_lock_key(LedgerId::new(id).unwrap())),
+        1 => Just(layout::recovery_disabled_key()),
         1 => name.prop_map(|name| key(&format!("/thermocline/x/{name}"))),
     ]
     .prop_filter("no bookie has this name", |key| key.as_str() != "/ledgers/available/readonly")
 }
 
-const ROOTS: [&str; 5] =
-    ["/ledgers", "/ledgers/available", "/ledgers/available/readonly", "/ledgers/cookies", "/thermocline"];
+const ROOTS: [&str; 7] = [
+    "/ledgers",
+    "/ledgers/available",
+    "/ledgers/available/readonly",
+    "/ledgers/cookies",
+    "/ledgers/underreplication",
+    "/ledgers/underreplication/ledgers",
+    "/thermocline",
+];
 const PARTS: [&str; 5] = ["/ledgers/000", "/ledgers/000/0000/0021", "/ledgers/922/3372", "/ledgers/x", "/cookies"];
 
 fn any_prefix() -> impl Strategy<Value = Key> {
