@@ -11,7 +11,7 @@ use common::net::{Listener, Offer};
 use common::rng::Rng;
 use common::shutdown::{StopError, TaskTree};
 use ledger::BookieId;
-use metadata::{BookieInfo, Cookies, MetadataStore};
+use metadata::{BookieInfo, Cookies, InstanceId, MetadataStore};
 use tokio::sync::{mpsc, watch};
 
 use crate::collector::{CollectReport, Collector, remove_marked};
@@ -130,10 +130,10 @@ impl Bookie {
         let (address, offer) = (listener.address(), listener.offer());
         let tasks = tasks.child("bookie");
         let instance = identity.instance().clone();
-        let collector = Arc::new(Collector::new(store.clone(), metadata.clone(), instance, id.clone()));
+        let collector = Arc::new(Collector::new(store.clone(), metadata.clone(), instance.clone(), id.clone()));
         let bookie = Self { id, address, store, collector, maker, tasks };
         bookie.serve(writer, (jobs, restored.unsealed), listener, &budget);
-        match bookie.register(metadata, offer).await {
+        match bookie.register(metadata, instance, offer).await {
             Ok(()) => Ok(bookie),
             Err(error) => {
                 // The cause is told; what still runs ends with the deadline.
@@ -173,9 +173,15 @@ impl Bookie {
         self.tasks.spawn("space", watch_space(self.store.clone(), maker, self.tasks.clone()));
     }
 
-    async fn register(&self, metadata: Arc<dyn MetadataStore>, offer: Offer) -> Result<(), Error> {
+    async fn register(
+        &self,
+        metadata: Arc<dyn MetadataStore>,
+        instance: InstanceId,
+        offer: Offer,
+    ) -> Result<(), Error> {
         let mut registration = Registration {
             store: metadata,
+            instance,
             id: self.id.clone(),
             info: BookieInfo { address: self.address.clone(), offer },
             ttl: self.store.config.registration_ttl.duration(),

@@ -3,9 +3,9 @@
 //!
 //! # Protocol
 //! 1. Pick sealed segments and read which ledgers they hold.
-//! 2. For each ledger without a tombstone read metadata by quorum; the read begins after the pick. Absent: *deleted*. Closed
-//!    with this bookie in no segment: *gone*. Anything else, an error above all: keep. A ledger with a recent recovery add is
-//!    kept whatever metadata says.
+//! 2. For each ledger without a tombstone read metadata as a hint, then those that may go by proof; the proofs begin after the pick.
+//!    Absent: *deleted*. Closed with this bookie in no segment: *gone*, which is proved under the ledger's lock, see `elsewhere`.
+//!    Anything else, an error above all: keep. A ledger with a recent recovery add is kept whatever metadata says.
 //!    After the last answer the store is asked, by proof, whether it still is the bookie's cluster. If it is not, *absent* says
 //!    nothing of this bookie's ledgers: a cluster is removed by taking its identity away first. Everything is kept then.
 //! 3. Make the tombstones durable.
@@ -15,14 +15,16 @@
 //! # Crash
 //! Between 3 and 4 the next run goes on. Within 4 the mark is found at the next start, which removes the file.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod elsewhere;
+
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::StreamExt as _;
 use ledger::{BookieId, LedgerId, LedgerMetadata};
-use metadata::{Cluster, InstanceId, Ledgers, MetadataStore};
+use metadata::{Cluster, InstanceId, Ledgers, MetadataStore, UnderReplication};
 
 use crate::error::Error;
 use crate::format::SegmentId;
@@ -52,6 +54,10 @@ pub struct CollectReport {
     pub ledgers_gone: u64,
     /// Ledgers kept because metadata gave no answer, or not as this bookie's cluster.
     pub ledgers_unknown: u64,
+    /// Ledgers that live elsewhere and were kept because another process was changing their replicas.
+    pub ledgers_locked: u64,
+    /// Ledgers that live elsewhere and were kept because they are marked as lacking replicas.
+    pub ledgers_marked: u64,
     /// Segments removed.
     pub segments_removed: u64,
     /// Bytes given back.
@@ -62,6 +68,8 @@ pub(crate) struct Collector {
     store: Arc<Store>,
     metadata: Arc<dyn MetadataStore>,
     ledgers: Ledgers,
+    /// The locks of those who change replicas.
+    repair: UnderReplication,
     /// The cluster the bookie started in.
     instance: InstanceId,
     me: BookieId,
@@ -77,7 +85,14 @@ struct Picked {
     ledgers: Vec<LedgerId>,
 }
 
-/// What the metadata of a ledger, read by proof, says about this bookie's copy.
+/// Ledgers that may go, by hints.
+#[derive(Default)]
+struct Hints {
+    absent: Vec<LedgerId>,
+    elsewhere: Vec<LedgerId>,
+}
+
+/// What the metadata of a ledger says about this bookie's copy.
 pub(crate) fn judge(metadata: Option<&LedgerMetadata>, me: &BookieId) -> Option<Tombstone> {
     let Some(metadata) = metadata else { return Some(Tombstone::Deleted) };
     let named = metadata.segments().iter().any(|segment| segment.ensemble.contains(me));
@@ -86,9 +101,9 @@ pub(crate) fn judge(metadata: Option<&LedgerMetadata>, me: &BookieId) -> Option<
 
 impl Collector {
     pub(crate) fn new(store: Arc<Store>, metadata: Arc<dyn MetadataStore>, instance: InstanceId, me: BookieId) -> Self {
-        let ledgers = Ledgers::new(metadata.clone());
+        let (ledgers, repair) = (Ledgers::new(metadata.clone()), UnderReplication::new(metadata.clone()));
         let (told_no_cluster, cursor) = (AtomicBool::new(false), tokio::sync::Mutex::new(SegmentId::NONE));
-        Self { store, metadata, ledgers, instance, me, told_no_cluster, cursor }
+        Self { store, metadata, ledgers, repair, instance, me, told_no_cluster, cursor }
     }
 
     /// One run over the sealed segments. Not cancel-safe, but a run that stops anywhere is completed by the next.
@@ -111,12 +126,20 @@ impl Collector {
         }
         let (picked, undecided) = self.pick(&mut cursor).await;
         report.segments = picked.len() as u64;
-        let mut verdicts = self.ask(undecided, &mut report).await;
-        if !verdicts.is_empty() && !self.is_my_cluster().await {
-            report.ledgers_unknown += verdicts.len() as u64;
-            verdicts.clear();
+        let hints = self.ask(undecided, &mut report).await;
+        let mut deleted = self.prove_deleted(hints.absent, &mut report).await;
+        if !deleted.is_empty() && !self.is_my_cluster().await {
+            report.ledgers_unknown += deleted.len() as u64;
+            deleted.clear();
         }
-        self.decide(&verdicts, &mut report).await?;
+        self.decide(&deleted, &mut report).await?;
+        self.drop_elsewhere(&hints.elsewhere, &mut report).await?;
+        if report.ledgers_unknown > 0 {
+            tracing::warn!(
+                ledgers = report.ledgers_unknown,
+                "metadata gave no answer about some ledgers; they are kept"
+            );
+        }
         for segment in picked {
             let dead = |ledger: &LedgerId| {
                 matches!(self.store.tombstones.of(*ledger), Some(Tombstone::Deleted | Tombstone::Gone))
@@ -174,32 +197,43 @@ impl Collector {
         })
     }
 
-    async fn ask(&self, undecided: BTreeSet<LedgerId>, report: &mut CollectReport) -> Vec<Verdict> {
+    /// Which of the ledgers may go, by hints: most may not, and a proof costs the metadata more.
+    async fn ask(&self, undecided: BTreeSet<LedgerId>, report: &mut CollectReport) -> Hints {
         report.ledgers_asked = undecided.len() as u64;
         let mut answers = futures::stream::iter(undecided)
-            .map(async |ledger| (ledger, self.ledgers.get_quorum(ledger).await))
+            .map(async |ledger| (ledger, self.ledgers.get(ledger).await))
             .buffer_unordered(ASK_CONCURRENCY);
-        let mut verdicts = BTreeMap::new();
+        let mut hints = Hints::default();
         while let Some((ledger, answer)) = answers.next().await {
             match answer {
-                Ok(record) => {
-                    if let Some(tombstone) = judge(record.as_ref().map(|record| &record.metadata), &self.me) {
-                        verdicts.insert(ledger, tombstone);
-                    }
-                }
-                Err(error) => {
-                    report.ledgers_unknown += 1;
-                    tracing::debug!(%ledger, error = &error as &dyn std::error::Error, "no verdict");
-                }
+                Ok(record) => match judge(record.as_ref().map(|record| &record.metadata), &self.me) {
+                    Some(Tombstone::Deleted) => hints.absent.push(ledger),
+                    Some(_) => hints.elsewhere.push(ledger),
+                    None => {}
+                },
+                Err(error) => no_verdict(ledger, &error, report),
             }
         }
-        if report.ledgers_unknown > 0 {
-            tracing::warn!(
-                ledgers = report.ledgers_unknown,
-                "metadata gave no answer about some ledgers; they are kept"
-            );
+        hints.absent.sort_unstable();
+        hints.elsewhere.sort_unstable();
+        hints
+    }
+
+    /// Those of `absent` that are proved to be deleted.
+    async fn prove_deleted(&self, absent: Vec<LedgerId>, report: &mut CollectReport) -> Vec<Verdict> {
+        let mut answers = futures::stream::iter(absent)
+            .map(async |ledger| (ledger, self.ledgers.get_quorum(ledger).await))
+            .buffer_unordered(ASK_CONCURRENCY);
+        let mut verdicts = Vec::new();
+        while let Some((ledger, answer)) = answers.next().await {
+            match answer {
+                Ok(None) => verdicts.push(Verdict { ledger, tombstone: Tombstone::Deleted }),
+                Ok(Some(_)) => {}
+                Err(error) => no_verdict(ledger, &error, report),
+            }
         }
-        verdicts.into_iter().map(|(ledger, tombstone)| Verdict { ledger, tombstone }).collect()
+        verdicts.sort_by_key(|verdict| verdict.ledger);
+        verdicts
     }
 
     /// Whether the store still holds the cluster this bookie started in. Asked after the answers it is to confirm.
@@ -252,6 +286,11 @@ impl Collector {
         }
         Ok(())
     }
+}
+
+fn no_verdict(ledger: LedgerId, error: &metadata::Error, report: &mut CollectReport) {
+    report.ledgers_unknown += 1;
+    tracing::debug!(%ledger, error = error as &dyn std::error::Error, "no verdict");
 }
 
 fn needs_verdict(tombstone: Option<Tombstone>) -> bool {

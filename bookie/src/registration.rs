@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use common::shutdown::TaskTree;
 use ledger::BookieId;
-use metadata::{BookieInfo, Bookies, LeaseId, MetadataStore, Mode, RegisterError};
+use metadata::{BookieInfo, Bookies, Cluster, InstanceId, LeaseId, MetadataStore, Mode, RegisterError};
 use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -17,6 +17,8 @@ const RETRY: Duration = Duration::from_millis(250);
 
 pub(crate) struct Registration {
     pub(crate) store: Arc<dyn MetadataStore>,
+    /// The cluster the bookie started in: it is shown in no other, that may have been made in its place.
+    pub(crate) instance: InstanceId,
     pub(crate) id: BookieId,
     pub(crate) info: BookieInfo,
     pub(crate) ttl: Duration,
@@ -56,7 +58,23 @@ impl Registration {
         }
     }
 
+    /// Asks the store, by proof, whether it still holds the bookie's cluster. [`Error::Identity`]: it surely does not.
+    async fn check_cluster(&self) -> Result<(), Error> {
+        let found = Cluster::open(&*self.store).await;
+        match found.map_err(|error| Error::metadata("look whose cluster metadata holds", error))? {
+            Some(found) if found == self.instance => Ok(()),
+            found => {
+                let found = found.map_or_else(|| "no cluster".to_owned(), |found| format!("cluster {found}"));
+                let mine = &self.instance;
+                Err(Error::Identity(format!(
+                    "metadata holds {found} and not {mine}, to which this bookie belongs; it is registered nowhere else"
+                )))
+            }
+        }
+    }
+
     async fn try_begin(&mut self) -> Result<LeaseId, Error> {
+        self.check_cluster().await?;
         let lease = self.store.grant_lease(self.ttl).await;
         let lease = lease.map_err(|error| Error::metadata("take a lease for the registration", error))?;
         match self.register(lease).await {
@@ -81,7 +99,19 @@ impl Registration {
 
     /// Shows that the bookie lives; registers where that is not so, or where it is not known to be so.
     async fn beat(&mut self, lease: &mut LeaseId, registered: bool) -> Result<(), Error> {
-        match self.store.keep_alive(*lease).await {
+        let kept = self.store.keep_alive(*lease).await;
+        if kept.is_ok()
+            && let Err(error) = self.check_cluster().await
+        {
+            if matches!(error, Error::Identity(_)) {
+                // Nobody may find it here. Should this fail, the next round ends it, or time does.
+                let _ = self.store.revoke(*lease).await;
+                return Err(error);
+            }
+            // Whose cluster it is stays unknown: what stands, stands, and nothing is written.
+            return if registered { Ok(()) } else { Err(error) };
+        }
+        match kept {
             Ok(()) if registered => Ok(()),
             Ok(()) => self.register(*lease).await.map_err(|error| Error::metadata("register", error)),
             Err(error) if error.kind() == metadata::ErrorKind::LeaseGone => {
@@ -222,10 +252,12 @@ mod tests {
     impl World {
         async fn start() -> Self {
             let link = Arc::new(Link::default());
+            let instance = Cluster::init_or_open(&*link, &common::rng::Rng::seeded(1)).await.unwrap();
             let changes = link.watch(&metadata::layout::available_root()).await.unwrap();
             let (state, receiver) = watch::channel(BookieState::Writable);
             let mut registration = Registration {
                 store: link.clone(),
+                instance,
                 id: BookieId::new("b1:3181").unwrap(),
                 info: BookieInfo::at("b1:3181"),
                 ttl: TTL,
@@ -300,6 +332,24 @@ mod tests {
         changes.sort();
         assert_eq!(changes, [Some((false, true)), Some((true, false))], "one commit takes the one and puts the other");
         world.stands(TTL * 5, false).await;
+        world.tasks.stop(Duration::from_secs(5)).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_bookie_is_shown_in_its_own_cluster_only() {
+        let mut world = World::start().await;
+        let key = metadata::layout::instance_key();
+        let own = world.link.inner.get_quorum(&key).await.unwrap().unwrap().value;
+        world.link.inner.delete_if(&key, metadata::Expect::Present).await.unwrap();
+        assert_eq!(world.next(TTL).await, Some((true, false)), "its cluster is gone");
+        let other = Cluster::init_or_open(&*world.link, &common::rng::Rng::seeded(2)).await;
+        // Without LAYOUT nobody makes one, so another is put there.
+        assert!(other.is_err());
+        world.link.inner.create(&key, "00000000-0000-4000-8000-000000000000".into()).await.unwrap();
+        assert_eq!(world.next(TTL * 10).await, None, "it is not shown in another one");
+        world.link.inner.put_if(&key, own, metadata::Expect::Present).await.unwrap();
+        assert_eq!(world.next(TTL).await, Some((true, true)), "its own is back");
+        world.stands(TTL * 5, true).await;
         world.tasks.stop(Duration::from_secs(5)).await.unwrap();
     }
 }

@@ -3,6 +3,7 @@
 mod batch;
 mod collect;
 mod damage;
+mod elsewhere;
 mod fencing;
 mod guarded;
 mod hostile;
