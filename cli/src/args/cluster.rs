@@ -94,7 +94,8 @@ pub struct ClusterFormatArgs {
     /// The cluster's name (its identity if it has none), instead of typing it at the question
     #[arg(long, value_name = "NAME")]
     pub confirm: Option<String>,
-    /// Go on although someone is registered: what they do is lost, or written into the emptied store
+    /// Go on although someone is registered: what they do is lost, or written into the emptied store. And remove the target of a copy that
+    /// was at its last steps: only where the source still holds the cluster
     #[arg(long)]
     pub force: bool,
     /// Only count what would go

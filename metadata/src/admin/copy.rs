@@ -10,15 +10,21 @@
 //! 2. Both stores are read side by side in the order of keys; what is missing, other or too much in the target is made equal, in
 //!    batches that check the marker.
 //! 3. Both are read side by side again: every key and value must be equal.
-//! 4. If the source still has nobody registered: one transaction there takes INSTANCEID away and puts a marker that says *moved*. No
-//!    role starts on it any more.
+//! 4. If the source still has nobody registered: the marker in the target says *closing*, and is not removed by a format from then on.
+//!    Then one transaction at the source takes INSTANCEID away and puts a marker that says *moved*. No role starts on it any more.
 //! 5. The target's ids are made to begin behind all that the source has given, whatever either makes them of. This is done after step 1
 //!    as well, so that a target that cannot is found out before anything is copied; from step 4 on nobody is given one at the source.
 //! 6. In the target: one transaction puts INSTANCEID and takes the marker away.
 //!
+//! # One target
+//! Step 1 gives the copy an id, which stays when another run goes on, and which both markers have. A source that was moved by one copy
+//! is taken by no other: two targets of one identity would both open, and the bookies of one would drop what the other creates.
+//!
 //! # Crash
 //! There is no record of progress that could be wrong: a run that goes on begins at the first key and finds what is equal already.
 //! After step 6 the same call only compares.
+
+mod ends;
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -31,12 +37,13 @@ use super::{
     BATCH_BYTES, BATCH_KEYS, Counts, Identity, Kind, Live, Marker, State, Told, Work, live, live_sentence, refused,
     state, step_failed,
 };
-use crate::{
-    AttemptError, Attempts, CommitError, Error, ErrorKind, Expect, MetadataStore, Op, Transaction, Version, layout,
-};
+use crate::{AttemptError, Attempts, CommitError, Error, Expect, MetadataStore, Op, Transaction, Version, layout};
 
 const WHAT: &str = "copy metadata";
 const NAMED_MAX: usize = 5;
+/// What to do about ids that cannot be moved, before the source is left and after.
+const GIVE_UP: &str = "What was begun in the target is given up with `thermocline cluster format`";
+const GO_ON: &str = "The source is left already: do not format the target, it has everything but these ids";
 
 /// Both ends, looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,8 +116,8 @@ impl Survey {
     /// [`crate::ErrorKind::Refused`] with what stands in the way and what to do.
     pub fn way(&self, abandon: bool) -> Result<(Identity, Way), Error> {
         let (source, moved) = match &self.source {
-            State::Cluster(source) => (source, false),
-            State::Unfinished(Marker { work: Work::Moved, identity, .. }, _) => (identity, true),
+            State::Cluster(source) => (source, None),
+            State::Unfinished(marker @ Marker { work: Work::Moved, identity, .. }, _) => (identity, Some(marker)),
             other => return Err(refused(format!("nothing to copy from: {}", other.no_cluster()))),
         };
         if self.same_store {
@@ -120,7 +127,7 @@ impl Survey {
         }
         let way = match &self.target {
             // Where it was moved to, it goes on.
-            State::Empty if moved => {
+            State::Empty if moved.is_some() => {
                 return Err(refused(format!("nothing to copy from: {}", self.source.no_cluster())));
             }
             State::Empty => match &self.stranger {
@@ -136,6 +143,9 @@ impl Survey {
             State::Unfinished(marker, version)
                 if marker.work == Work::Copy && marker.identity.instance == source.instance =>
             {
+                if moved.is_some_and(|moved| moved.copy != marker.copy) {
+                    return Err(left_for_another(source));
+                }
                 Way::GoOn(marker.clone(), *version)
             }
             State::Unfinished(..) | State::Headless => {
@@ -154,6 +164,14 @@ impl Survey {
         }
         Ok((source.clone(), way))
     }
+}
+
+fn left_for_another(identity: &Identity) -> Error {
+    refused(format!(
+        "cluster {identity} was moved from the source by another copy than the one that was begun in this target, and may be at work \
+         where that one went. Find it there; what was begun here can be removed with `thermocline cluster format`, with --force where it \
+         asks for that"
+    ))
 }
 
 fn in_use(found: &[Live]) -> Error {
@@ -234,8 +252,9 @@ pub async fn copy(
         done.verified = verify(&**from, &**to, differ, compared).await?;
         return Ok(done);
     }
-    let marker = begin(&**to, &done.identity, &way, options).await?;
-    move_ids(&**from, &**to).await?;
+    let begun = ends::begin(&**to, &done.identity, &way, options).await?;
+    let marker = begun.version;
+    ends::move_ids(&**from, &**to, GIVE_UP).await?;
     done.abandoned = abandon_all(from, options.abandon_attempts).await?;
     make_equal(&**from, &**to, marker, &mut done, copied).await?;
     let differ = "someone writes to one of them; stop every role and run it again";
@@ -244,44 +263,15 @@ pub async fn copy(
     if !live.is_empty() {
         return Err(in_use(&live));
     }
-    leave(&**from, &done.identity, options).await?;
-    move_ids(&**from, &**to).await?;
-    end(&**to, &done.identity, marker).await?;
+    let closing = ends::close(&**to, begun, options).await?;
+    ends::leave(&**from, &closing, options).await?;
+    ends::move_ids(&**from, &**to, GO_ON).await?;
+    ends::end(&**to, &closing).await?;
     Ok(done)
 }
 
 fn roots() -> [crate::Key; 2] {
     [layout::ledgers_root(), layout::thermocline_root()]
-}
-
-/// Step 1, or the take-over of a run that did not end.
-async fn begin(to: &dyn MetadataStore, identity: &Identity, way: &Way, options: CopyOptions) -> Result<Version, Error> {
-    let new = |begun_ms| Marker { work: Work::Copy, identity: identity.clone(), begun_ms, run: options.run };
-    let key = layout::layout_key();
-    let (marker, expect, transaction) = match way {
-        // With the layout that it was begun with.
-        Way::GoOn(old, version) => {
-            (new(old.begun_ms), Expect::At(*version), Transaction::new().check(key, Expect::Present))
-        }
-        Way::Begin | Way::Compare => {
-            let put = Transaction::new().put(key, to.layouts()[0].value(), Expect::Absent);
-            (new(options.now_ms), Expect::Absent, put)
-        }
-    };
-    let transaction = transaction.put(layout::maintenance_key(), marker.encode(), expect);
-    let transaction = transaction.check(layout::instance_key(), Expect::Absent);
-    marker.put_in(WHAT, to, transaction).await
-}
-
-/// Step 5.
-async fn move_ids(from: &dyn MetadataStore, to: &dyn MetadataStore) -> Result<(), Error> {
-    let given = from.given_ids().await?;
-    match to.skip_ids(&given).await {
-        Err(error) if error.kind() == ErrorKind::Refused => {
-            Err(refused(format!("{error}. What was begun in the target is given up with `thermocline cluster format`")))
-        }
-        other => other,
-    }
 }
 
 /// Ends the source's running attempts. Their owners are gone, or [`live`] would know them.
@@ -471,37 +461,6 @@ fn hash(hash: &mut Sha256, (key, row): &Row) {
         let length = u32::try_from(part.len()).expect("keys and values are far below 4 GiB");
         hash.update(length.to_be_bytes());
         hash.update(part);
-    }
-}
-
-/// Step 4: from here on no role starts on the source. One that did would find what the target makes from now on absent, and its
-/// bookies would drop it.
-async fn leave(from: &dyn MetadataStore, identity: &Identity, options: CopyOptions) -> Result<(), Error> {
-    match state(from).await? {
-        State::Cluster(found) if found == *identity => {}
-        State::Unfinished(Marker { work: Work::Moved, identity: found, .. }, _) if found == *identity => return Ok(()),
-        other => return Err(refused(format!("{WHAT}: the source was changed at once: {}", other.no_cluster()))),
-    }
-    let marker = Marker { work: Work::Moved, identity: identity.clone(), begun_ms: options.now_ms, run: options.run };
-    let transaction = Transaction::new()
-        .put(layout::maintenance_key(), marker.encode(), Expect::Absent)
-        .delete(layout::instance_key(), Expect::Present)
-        .check(layout::layout_key(), Expect::Present);
-    marker.put_in(WHAT, from, transaction).await.map(drop)
-}
-
-/// Step 6.
-async fn end(to: &dyn MetadataStore, identity: &Identity, marker: Version) -> Result<(), Error> {
-    let instance = identity.instance.as_str().to_owned().into_bytes();
-    let transaction = Transaction::new()
-        .delete(layout::maintenance_key(), Expect::At(marker))
-        .put(layout::instance_key(), instance, Expect::Absent)
-        .check(layout::layout_key(), Expect::Present);
-    let outcome = to.commit(transaction).await;
-    match (state(to).await?, outcome) {
-        (State::Cluster(found), _) if found == *identity => Ok(()),
-        (_, Err(error)) => Err(step_failed(WHAT, error)),
-        (other, Ok(_)) => Err(refused(format!("{WHAT}: the target was changed at once: {}", other.no_cluster()))),
     }
 }
 

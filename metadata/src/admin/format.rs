@@ -26,7 +26,8 @@ pub struct FormatOptions {
     pub run: Uuid,
     /// Wall-clock milliseconds since 1970, for people.
     pub now_ms: u64,
-    /// Goes on although processes are registered, and removes their registrations.
+    /// Goes on although processes are registered, and removes their registrations; and removes the target of a copy whose source may be
+    /// left already.
     pub force: bool,
 }
 
@@ -34,8 +35,8 @@ pub struct FormatOptions {
 /// this run.
 ///
 /// # Errors
-/// [`crate::ErrorKind::Refused`] when processes are registered (unless forced), when there is no cluster, or when someone else changes
-/// it meanwhile; those of the store. After any error the same call goes on.
+/// [`crate::ErrorKind::Refused`] when processes are registered or a copy into the store was about to leave its source (unless forced),
+/// when there is no cluster, or when someone else changes it meanwhile; those of the store. After any error the same call goes on.
 pub async fn format(
     store: &dyn MetadataStore,
     found: &State,
@@ -76,7 +77,14 @@ fn in_use(found: &[Live]) -> Error {
 
 /// Step 1, or the take-over of a run that did not end.
 async fn begin(store: &dyn MetadataStore, found: &State, options: FormatOptions) -> Result<Version, Error> {
-    let new = |identity, begun_ms| Marker { work: Work::Format, identity, begun_ms, run: options.run };
+    let new = |identity, begun_ms| Marker {
+        work: Work::Format,
+        identity,
+        begun_ms,
+        run: options.run,
+        copy: options.run,
+        closing: false,
+    };
     let key = layout::maintenance_key();
     let (marker, transaction) = match found {
         State::Cluster(identity) => {
@@ -90,6 +98,9 @@ async fn begin(store: &dyn MetadataStore, found: &State, options: FormatOptions)
                 .delete(layout::instance_key(), Expect::At(instance.version))
                 .check(layout::layout_key(), Expect::Present);
             (marker, transaction)
+        }
+        State::Unfinished(Marker { work: Work::Copy, closing: true, .. }, _) if !options.force => {
+            return Err(refused(format!("{WHAT}: {}", found.no_cluster())));
         }
         State::Unfinished(old, version) => {
             let marker = new(old.identity.clone(), old.begun_ms);

@@ -59,13 +59,18 @@ impl State {
                     "the removal of cluster {identity} was begun and has not ended: run `thermocline cluster format` again"
                 )
             }
+            Self::Unfinished(Marker { work: Work::Copy, identity, closing: true, .. }, _) => format!(
+                "the copy of cluster {identity} into it was at its last steps and has not ended: run the same `thermocline metadata \
+                 copy` again. The source may be left already, and then the cluster goes on here or nowhere. Only where `thermocline \
+                 cluster show` still finds it at the source, give the copy up with `thermocline cluster format --force`"
+            ),
             Self::Unfinished(Marker { work: Work::Copy, identity, .. }, _) => format!(
                 "the copy of cluster {identity} into it was begun and has not ended: run the same `thermocline metadata copy` \
                  again, or give it up with `thermocline cluster format`"
             ),
             Self::Unfinished(Marker { work: Work::Moved, identity, .. }, _) => format!(
                 "cluster {identity} was moved from here by `thermocline metadata copy`: start every role with the metadata it was \
-                 copied to. What is left here can be removed with `thermocline cluster format`"
+                 copied to. Once it is open there, what is left here can be removed with `thermocline cluster format`"
             ),
             Self::Headless => {
                 "it has a LAYOUT but no INSTANCEID: the cluster's identity is lost. Put back the INSTANCEID that \

@@ -12,6 +12,8 @@ const TAG_INSTANCE: u8 = 2;
 const TAG_NAME: u8 = 3;
 const TAG_BEGUN_MS: u8 = 4;
 const TAG_RUN: u8 = 5;
+const TAG_COPY: u8 = 6;
+const TAG_CLOSING: u8 = 7;
 
 /// What is under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,18 +47,28 @@ pub struct Marker {
     pub begun_ms: u64,
     /// The run that works on it: a random one each.
     pub run: Uuid,
+    /// The copy that it belongs to, the same at the source and in the target, whatever run works on it: a source is left for one
+    /// target. The run that began it, or where a release before this field wrote the marker, the run that it names.
+    pub copy: Uuid,
+    /// Whether the source of this copy is left or about to be: the target may be the only place then where the cluster can go on.
+    pub closing: bool,
 }
 
 impl Marker {
     pub(super) fn encode(&self) -> Vec<u8> {
         let name = self.identity.name.as_ref().map_or("", |name| name.as_str());
-        RecordWriter::new()
+        let record = RecordWriter::new()
             .number(TAG_WORK, self.work.number())
             .bytes(TAG_INSTANCE, self.identity.instance.as_str().as_bytes())
             .bytes(TAG_NAME, name.as_bytes())
             .number(TAG_BEGUN_MS, self.begun_ms)
-            .uuid(TAG_RUN, self.run)
-            .finish()
+            .uuid(TAG_RUN, self.run);
+        let record = if self.copy == self.run { record } else { record.uuid(TAG_COPY, self.copy) };
+        let record = match self.work {
+            Work::Copy => record.number(TAG_CLOSING, u64::from(self.closing)),
+            Work::Format | Work::Moved => record,
+        };
+        record.finish()
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, Error> {
@@ -73,11 +85,15 @@ impl Marker {
         let instance: InstanceId = record.text(TAG_INSTANCE)?.parse()?;
         let name = record.text(TAG_NAME)?;
         let name = if name.is_empty() { None } else { Some(name.parse()?) };
+        let run = record.uuid(TAG_RUN)?;
         Ok(Self {
             work,
             identity: Identity { instance, name },
             begun_ms: record.number(TAG_BEGUN_MS)?,
-            run: record.uuid(TAG_RUN)?,
+            run,
+            copy: if record.has(TAG_COPY) { record.uuid(TAG_COPY)? } else { run },
+            // A release without the field did not say when it left the source.
+            closing: work == Work::Copy && (!record.has(TAG_CLOSING) || record.number(TAG_CLOSING)? != 0),
         })
     }
 
@@ -112,23 +128,39 @@ mod tests {
     #[test]
     fn golden() {
         let identity = Identity { instance: "id-1".parse().unwrap(), name: Some("logs".parse().unwrap()) };
-        let marker = Marker { work: Work::Copy, identity, begun_ms: 5, run: Uuid::from_u128(7) };
+        let run = Uuid::from_u128(7);
+        let marker = Marker { work: Work::Copy, identity, begun_ms: 5, run, copy: run, closing: false };
+        let hex = |value: &[u8]| value[..value.len() - 4].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let of_work = |work: &str| {
+            let begin = ["01", "01000800000000000000", work, "02000469642d31", "0300046c6f6773"].concat();
+            [&begin, "0400080000000000000005", "05001000000000000000000000000000000007"].concat()
+        };
         let value = marker.encode();
-        let hex: String = value.iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(
-            hex,
-            concat!(
-                "01",
-                "0100080000000000000002",
-                "02000469642d31",
-                "0300046c6f6773",
-                "0400080000000000000005",
-                "05001000000000000000000000000000000007",
-                "38849b7a",
-            )
-        );
+        assert_eq!(hex(&value), [&of_work("02"), "0700080000000000000000"].concat());
         assert_eq!(Marker::decode(&value).unwrap(), marker);
+        let closing = Marker { copy: Uuid::from_u128(9), closing: true, ..marker.clone() };
+        let value = closing.encode();
+        let more = concat!("06001000000000000000000000000000000009", "0700080000000000000001");
+        assert_eq!(hex(&value), [&of_work("02"), more].concat());
+        assert_eq!(Marker::decode(&value).unwrap(), closing);
+        let moved = Marker { work: Work::Moved, ..marker.clone() };
+        assert_eq!(hex(&moved.encode()), of_work("03"));
+        assert_eq!(Marker::decode(&moved.encode()).unwrap(), moved);
         let nameless = Marker { identity: Identity { name: None, ..marker.identity }, work: Work::Format, ..marker };
         assert_eq!(Marker::decode(&nameless.encode()).unwrap(), nameless);
+    }
+
+    /// Its run is its copy, and the source may be left.
+    #[test]
+    fn what_an_earlier_release_wrote_is_read_as_the_worse_case() {
+        let value = RecordWriter::new()
+            .number(TAG_WORK, Work::Copy.number())
+            .bytes(TAG_INSTANCE, b"id-1")
+            .bytes(TAG_NAME, b"")
+            .number(TAG_BEGUN_MS, 5)
+            .uuid(TAG_RUN, Uuid::from_u128(7))
+            .finish();
+        let marker = Marker::decode(&value).unwrap();
+        assert_eq!((marker.copy, marker.closing), (Uuid::from_u128(7), true));
     }
 }

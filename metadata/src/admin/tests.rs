@@ -382,3 +382,93 @@ async fn a_copy_given_up_can_be_formatted_away() {
     assert_eq!(keys(&*to).await, []);
     copy_once(&from, &to, copy_options(3)).await.unwrap();
 }
+
+/// Leaves a copy before its commit number `commits` in the target, counted from 0.
+async fn cut_short(from: &Arc<FaultyStore>, to: &Arc<FaultyStore>, run: u128, commits: u64) {
+    for _ in 0..commits {
+        to.fail_next(FaultKind::Delay(Duration::ZERO));
+    }
+    to.fail_next(FaultKind::FailBefore);
+    copy_once(from, to, copy_options(run)).await.unwrap_err();
+    assert_eq!(to.outstanding(), 0);
+}
+
+/// How many commits in the target come before the one that opens it.
+async fn commits_of_a_copy() -> u64 {
+    for commits in 1.. {
+        let (from, to) = (faulty(), faulty());
+        filled(&from).await;
+        (0..commits).for_each(|_| to.fail_next(FaultKind::Delay(Duration::ZERO)));
+        copy_once(&from, &to, copy_options(1)).await.unwrap();
+        if to.outstanding() > 0 {
+            return commits - 2;
+        }
+    }
+    unreachable!("a copy ends")
+}
+
+#[tokio::test]
+async fn a_source_is_left_for_one_target() {
+    let (from, first, second) = (faulty(), faulty(), faulty());
+    let identity = filled(&from).await;
+    cut_short(&from, &second, 1, 2).await;
+    copy_once(&from, &first, copy_options(2)).await.unwrap();
+    // The first is the cluster from here on; the second was begun in earnest, by the same source, and holds an older one.
+    Ledgers::new(first.clone()).delete(LedgerId::new(5_u64).unwrap(), None).await.unwrap();
+    let refused = copy_once(&from, &second, copy_options(3)).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Refused);
+    assert!(refused.to_string().contains("by another copy"), "{refused}");
+    assert!(matches!(state(&*second).await.unwrap(), State::Unfinished(..)), "nobody opens it");
+    assert_eq!(state(&*first).await.unwrap(), State::Cluster(identity));
+    format_once(&second, 4).await.unwrap();
+    assert_eq!(keys(&*second).await, []);
+}
+
+#[tokio::test]
+async fn of_two_copies_at_once_one_target_opens() {
+    let (from, first, second) = (faulty(), faulty(), faulty());
+    filled(&from).await;
+    let shared = |store: &Arc<FaultyStore>| -> Arc<dyn MetadataStore> { store.clone() };
+    let found = survey(&*from, &*second, &quiet()).await.unwrap();
+    let taken = std::sync::OnceLock::new();
+    let (source, target) = (from.clone(), first.clone());
+    // While the second reads both sides again.
+    let told = move |_: u64| {
+        taken.get_or_init(|| {
+            futures::executor::block_on(copy_once(&source, &target, copy_options(2))).unwrap();
+        });
+    };
+    let both = copy(&shared(&from), &shared(&second), &found, copy_options(1), &quiet(), &told).await;
+    let refused = both.unwrap_err();
+    assert!(refused.to_string().contains("by another copy"), "{refused}");
+    assert!(matches!(state(&*first).await.unwrap(), State::Cluster(_)));
+    assert!(matches!(state(&*second).await.unwrap(), State::Unfinished(..)));
+}
+
+#[tokio::test]
+async fn a_target_whose_source_may_be_left_is_not_formatted() {
+    let last = commits_of_a_copy().await;
+    let (from, to) = (faulty(), faulty());
+    let identity = filled(&from).await;
+    cut_short(&from, &to, 1, last).await;
+    assert!(matches!(state(&*from).await.unwrap(), State::Unfinished(Marker { work: Work::Moved, .. }, _)));
+    let before = keys(&*to).await;
+    let refused = format_once(&to, 2).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Refused);
+    assert!(refused.to_string().contains("run the same `thermocline metadata copy` again"), "{refused}");
+    assert_eq!(keys(&*to).await, before, "here is all that is left of the cluster");
+    copy_once(&from, &to, copy_options(3)).await.unwrap();
+    assert_eq!(state(&*to).await.unwrap(), State::Cluster(identity));
+
+    // Before the source was left an administrator may still decide otherwise, who knows that.
+    let (from, to) = (faulty(), faulty());
+    let identity = filled(&from).await;
+    from.fail_next(FaultKind::FailBefore);
+    copy_once(&from, &to, copy_options(4)).await.unwrap_err();
+    assert_eq!(state(&*from).await.unwrap(), State::Cluster(identity));
+    format_once(&to, 5).await.unwrap_err();
+    let found = state(&*to).await.unwrap();
+    format(&*to, &found, FormatOptions { force: true, ..options(6) }, &quiet()).await.unwrap();
+    assert_eq!(keys(&*to).await, []);
+    copy_once(&from, &to, copy_options(7)).await.unwrap();
+}

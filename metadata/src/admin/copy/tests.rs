@@ -37,7 +37,12 @@ fn survey(target: State) -> Survey {
 }
 
 fn unfinished(work: Work, instance: &str) -> State {
-    let marker = Marker { work, identity: identity(instance), begun_ms: 1, run: Uuid::nil() };
+    of_copy(work, instance, 1)
+}
+
+fn of_copy(work: Work, instance: &str, copy: u128) -> State {
+    let copy = Uuid::from_u128(copy);
+    let marker = Marker { work, identity: identity(instance), begun_ms: 1, run: Uuid::nil(), copy, closing: false };
     State::Unfinished(marker, Version::new(3))
 }
 
@@ -62,6 +67,8 @@ fn what_stands_in_the_way_is_said() {
     assert!(refusal(&Survey { source: moved(), ..survey(State::Empty) }).contains("was moved from here"));
     let went_on = Survey { source: moved(), ..survey(unfinished(Work::Copy, "one")) };
     assert!(matches!(went_on.way(false).expect("allowed").1, Way::GoOn(..)));
+    let by_another = Survey { source: moved(), ..survey(of_copy(Work::Copy, "one", 2)) };
+    assert!(refusal(&by_another).contains("by another copy"));
     assert!(refusal(&survey(moved())).contains("the target cannot be used"));
     let live = vec![Live { kind: Kind::Bookie, name: "b1".into() }];
     assert!(refusal(&Survey { live, ..survey(State::Empty) }).contains("1 bookie (b1)"));
