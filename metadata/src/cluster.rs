@@ -56,6 +56,7 @@ impl Cluster {
     /// [`ErrorKind::Unsupported`] when the ledgers lie in a layout that this release does not read; those of the store.
     pub async fn init_or_open(store: &dyn MetadataStore, rng: &Rng) -> Result<InstanceId, Error> {
         if let Some(found) = Self::open(store).await? {
+            Self::mark(store).await;
             return Ok(found);
         }
         let id = rng.uuid().to_string();
@@ -73,6 +74,16 @@ impl Cluster {
                 let found = crate::admin::state(store).await?;
                 Err(Error::new(ErrorKind::Damaged, format!("open cluster: {}", found.no_cluster())))
             }
+        }
+    }
+
+    /// [`MetadataStore::mark_cluster`], of which nothing of ours depends.
+    pub(crate) async fn mark(store: &dyn MetadataStore) {
+        if let Err(error) = store.mark_cluster().await {
+            tracing::warn!(
+                %error,
+                "the cluster is not marked for other clients of its store: do not set up another one in the same place with their tools"
+            );
         }
     }
 
@@ -104,7 +115,13 @@ async fn check_layout(store: &dyn MetadataStore) -> Result<(), Error> {
                 store.layouts()
             ),
         )),
-        None => Err(Error::new(ErrorKind::Damaged, "open cluster: there is an INSTANCEID but no LAYOUT")),
+        None => Err(Error::new(
+            ErrorKind::Damaged,
+            concat!(
+                "open cluster: there is an INSTANCEID but no LAYOUT, so it is not certain how its ledgers lie. Pulsar makes clusters in etcd ",
+                "that way: docs/operations/etcd.md says what to put"
+            ),
+        )),
     }
 }
 

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use common::rng::Rng;
-use etcd_client::{Error as ClientError, GetOptions, GetResponse, Txn, TxnOp, TxnOpResponse};
+use etcd_client::{Error as ClientError, GetOptions, GetResponse, Txn, TxnOp, TxnOpResponse, TxnResponse};
 use tokio::time::Instant;
 
 use crate::engine::Page;
@@ -95,11 +95,12 @@ impl Shared {
             })
             .collect();
         match sign::read(&values)? {
-            Some(found) => {
+            Some(found) if found.is_named => {
                 sign::check_wanted(found.layout, self.wanted)?;
-                // What is no layout of ours is refused by whoever opens the cluster.
-                Ok(if found.is_named { *self.layout.get_or_init(|| found.layout) } else { found.layout })
+                Ok(*self.layout.get_or_init(|| found.layout))
             }
+            // What is no layout of ours is refused by whoever opens the cluster.
+            Some(found) => Ok(found.layout),
             None => sign::new_layout(self.names.root(), self.wanted),
         }
     }
@@ -115,6 +116,15 @@ impl Shared {
 
     fn learn(&self, revision: i64) {
         self.seen.fetch_max(revision, Ordering::AcqRel);
+    }
+
+    /// A transaction, at most once.
+    async fn send(&self, txn: &Txn) -> Result<TxnResponse, Failure> {
+        let call = |client: etcd_client::Client| {
+            let txn = txn.clone();
+            async move { client.kv_client().max_decoding_message_size(request::ANSWER_BYTES_MAX).txn(txn).await }
+        };
+        self.links.once("commit metadata", call).await
     }
 
     /// A read as a proof.
@@ -302,12 +312,15 @@ impl MetadataStore for EtcdStore {
         transaction.validate().map_err(CommitError::NotDone)?;
         let shared = &self.shared;
         let layout = shared.layout_for(transaction.ops().iter().map(Op::key)).await.map_err(CommitError::NotDone)?;
-        let request = request::build(&shared.names, layout, &transaction).map_err(CommitError::NotDone)?;
-        let call = |client: etcd_client::Client| {
-            let txn = request.txn.clone();
-            async move { client.kv_client().max_decoding_message_size(request::ANSWER_BYTES_MAX).txn(txn).await }
-        };
-        let response = shared.links.once("commit metadata", call).await.map_err(Failure::of_commit)?;
+        let build = |marks| request::build(&shared.names, layout, &transaction, marks).map_err(CommitError::NotDone);
+        let mut request = build(true)?;
+        let mut sent = shared.send(&request.txn).await;
+        // The root and `/ledgers` lie outside of what a user needs otherwise. A denied transaction was surely not done.
+        if request.has_marks && sent.as_ref().is_err_and(|failure| failure.verdict == Verdict::Denied) {
+            request = build(false)?;
+            sent = shared.send(&request.txn).await;
+        }
+        let response = sent.map_err(Failure::of_commit)?;
         let Some(answer) = Answer::read(&response, &request) else {
             let message = "commit metadata: etcd's answer does not fit the request";
             return Err(CommitError::Unknown(Error::new(ErrorKind::Damaged, message)));
@@ -382,6 +395,18 @@ impl MetadataStore for EtcdStore {
 
     async fn skip_ids(&self, given: &GivenIds) -> Result<(), Error> {
         ids::skip(&self.shared, self, given).await
+    }
+
+    async fn mark_cluster(&self) -> Result<(), Error> {
+        let shared = &self.shared;
+        let layout = shared.layout().await?;
+        let marks = shared.names.marks(layout);
+        if marks.is_empty() {
+            return Ok(());
+        }
+        let place = shared.names.name(&crate::layout::layout_key(), layout)?;
+        let txn = request::mark_all(place, marks);
+        shared.send(&txn).await.map(drop).map_err(|failure| failure.error)
     }
 
     /// BookKeeper's driver looks at the names of registrations only.

@@ -228,6 +228,10 @@ impl MetadataStore for FaultyStore {
         self.inner.layouts()
     }
 
+    async fn mark_cluster(&self) -> Result<(), Error> {
+        self.inner.mark_cluster().await
+    }
+
     fn clients_resolve_by_registration(&self) -> bool {
         let said = *self.resolve_by_registration.lock().unwrap_or_else(PoisonError::into_inner);
         said.unwrap_or_else(|| self.inner.clients_resolve_by_registration())

@@ -172,6 +172,10 @@ impl MetadataStore for MeteredStore {
         self.inner.given_ids().await
     }
 
+    async fn mark_cluster(&self) -> Result<(), Error> {
+        self.inner.mark_cluster().await
+    }
+
     async fn skip_ids(&self, given: &GivenIds) -> Result<(), Error> {
         self.inner.skip_ids(given).await
     }

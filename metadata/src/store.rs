@@ -101,6 +101,15 @@ pub trait MetadataStore: Send + Sync + 'static {
         counter::raise(self, &layout::idgen_key(), given.highest().unwrap_or(0)).await
     }
 
+    /// Puts, beside a cluster that is there, what other clients look for to know that one is, where a release before this made it
+    /// without. Done whenever a role starts; may be repeated.
+    ///
+    /// # Errors
+    /// Those of the store. The cluster does without.
+    async fn mark_cluster(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// Whether BookKeeper's own clients find a bookie by what its registration says, so that a bookie's id may be any name: that of a
     /// ledger's member in the cold tier, for one. Where they do not, they take the id for a host and port. Ours read registrations
     /// everywhere. A wrapper MUST ask what it wraps.

@@ -113,7 +113,10 @@ pub async fn init(store: &dyn MetadataStore, rng: &Rng, name: Option<&ClusterNam
     let found = state(store).await?;
     match found {
         State::Empty => {}
-        State::Cluster(identity) => return Err(refused(format!("there is a cluster already: {identity}"))),
+        State::Cluster(identity) => {
+            Cluster::mark(store).await;
+            return Err(refused(format!("there is a cluster already: {identity}")));
+        }
         other => return Err(refused(other.no_cluster())),
     }
     let instance: InstanceId = rng.uuid().to_string().parse()?;

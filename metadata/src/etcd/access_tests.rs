@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use common::rng::Rng;
 use etcd_client::{Client, ConnectOptions, Permission, PermissionType};
 use faults::Etcd;
 
 use super::{Access, EtcdStore, Target};
-use crate::{ErrorKind, Expect, Key, MetadataStore, Transaction, WatchEvent};
+use crate::{Cluster, ErrorKind, Expect, Key, MetadataStore, Transaction, WatchEvent, admin};
 
 const ROOT: &str = "/clusters/one";
 
@@ -72,6 +73,14 @@ async fn users_are_checked_and_tokens_renewed() {
     etcd.restart().await.unwrap();
     // The tokens of the first process are gone with it.
     use_all(&store, "/a/2").await;
+
+    // A cluster is made and removed by who has no right to the root itself.
+    let identity = admin::init(&store, &Rng::seeded(1), None).await.unwrap();
+    assert_eq!(Cluster::init_or_open(&store, &Rng::seeded(2)).await.unwrap(), identity.instance);
+    let found = admin::state(&store).await.unwrap();
+    let options = admin::FormatOptions { run: Rng::seeded(3).uuid(), now_ms: 1, force: false };
+    admin::format(&store, &found, options, &|_| {}).await.unwrap();
+    assert_eq!(admin::state(&store).await.unwrap(), admin::State::Empty);
 }
 
 #[tokio::test]

@@ -41,10 +41,21 @@ enum Rows {
 /// What is written beside LAYOUT when a cluster is made, and what must not be there.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Founding {
-    /// Names of empty values that others look for.
+    /// Names of empty values that others look for, and the layout is not without.
     pub(super) markers: Vec<Vec<u8>>,
+    /// The same, of which a cluster does as well without: our user may have no right to them.
+    pub(super) marks: Vec<Vec<u8>>,
     /// Names that say that a cluster of another layout is there.
     pub(super) guards: Vec<Vec<u8>>,
+}
+
+/// What goes with LAYOUT when a cluster is removed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Leaving {
+    /// Whatever is there.
+    pub(super) spans: Vec<Span>,
+    /// As [`Founding::marks`]; one that has a value is someone else's, and stays.
+    pub(super) marks: Vec<Vec<u8>>,
 }
 
 /// Puts the root before keys and takes it off again.
@@ -69,7 +80,7 @@ impl Names {
     pub(super) fn name(&self, key: &Key, layout: LedgerLayout) -> Result<Vec<u8>, Error> {
         let name = match layout {
             LedgerLayout::Etcd => driver::name(key),
-            LedgerLayout::LongHierarchical => Some(key.as_str().to_owned()),
+            LedgerLayout::LongHierarchical => Some(key.as_str().to_owned()).filter(|name| !paths::is_mark(name)),
             _ => paths::name(key, layout),
         };
         match name {
@@ -86,7 +97,7 @@ impl Names {
         let name = std::str::from_utf8(name.strip_prefix(self.root.as_bytes())?).ok()?;
         match layout {
             LedgerLayout::Etcd => driver::key(name),
-            LedgerLayout::LongHierarchical => Key::new(name).ok(),
+            LedgerLayout::LongHierarchical => Key::new(name).ok().filter(|_| !paths::is_mark(name)),
             _ => paths::key(name, layout),
         }
     }
@@ -137,9 +148,10 @@ impl Names {
         self.rooted(SIGNS[0].1)
     }
 
-    /// The names of [`SIGNS`], one after the other.
+    /// The names of [`SIGNS`], one after the other. The driver has no cluster at an empty root: what lies there is someone else's.
     pub(super) fn signs(&self) -> Vec<Vec<u8>> {
-        SIGNS.iter().flat_map(|(layout, instance)| [self.rooted(layout), self.rooted(instance)]).collect()
+        let places = if self.root.is_empty() { &SIGNS[..1] } else { &SIGNS[..] };
+        places.iter().flat_map(|(layout, instance)| [self.rooted(layout), self.rooted(instance)]).collect()
     }
 
     pub(super) fn founding(&self, layout: LedgerLayout) -> Founding {
@@ -147,26 +159,45 @@ impl Names {
         match layout {
             LedgerLayout::Etcd => Founding {
                 markers: rooted(&driver::MARKERS),
+                marks: Vec::new(),
                 // The root: where it is, the driver would make no cluster either. The last pair: a cluster one level above, whose tree
                 // this root would lie in.
                 guards: rooted(&["", SIGNS[0].0, SIGNS[0].1, "/LAYOUT", "/INSTANCEID"]),
             },
             _ => Founding {
                 markers: Vec::new(),
+                marks: self.marks(layout),
                 // The last pair: a cluster whose root lies in the tree that is begun here.
-                guards: rooted(&[SIGNS[1].0, SIGNS[1].1, "/ledgers/layout", "/ledgers/instanceid"]),
+                guards: match self.root.is_empty() {
+                    true => rooted(&["/ledgers/layout", "/ledgers/instanceid"]),
+                    false => rooted(&[SIGNS[1].0, SIGNS[1].1, "/ledgers/layout", "/ledgers/instanceid"]),
+                },
             },
         }
     }
 
-    /// What goes with LAYOUT when a cluster is removed.
-    pub(super) fn leaving(&self, layout: LedgerLayout) -> Vec<Span> {
-        if layout != LedgerLayout::Etcd {
+    /// Names of empty values that other clients take for a sign of a cluster; the driver's belong to its layout instead.
+    pub(super) fn marks(&self, layout: LedgerLayout) -> Vec<Vec<u8>> {
+        if layout == LedgerLayout::Etcd {
             return Vec::new();
         }
-        let markers = driver::MARKERS.iter().map(|name| self.exactly(name));
-        let buckets = Span { from: self.rooted("/buckets/"), end: self.rooted("/buckets0") };
-        markers.chain([buckets]).collect()
+        // There is no empty key.
+        let root = (!self.root.is_empty()).then_some("");
+        root.iter().chain(&paths::MARKS).map(|name| self.rooted(name)).collect()
+    }
+
+    /// What goes with LAYOUT when a cluster is removed.
+    pub(super) fn leaving(&self, layout: LedgerLayout) -> Leaving {
+        let below = |name: &str| Span { from: self.rooted(&format!("{name}/")), end: self.rooted(&format!("{name}0")) };
+        let spans = match layout {
+            LedgerLayout::Etcd => {
+                let markers = driver::MARKERS.iter().map(|name| self.exactly(name));
+                markers.chain([below("/buckets")]).collect()
+            }
+            LedgerLayout::LongHierarchical => Vec::new(),
+            _ => paths::OTHERS.iter().flat_map(|name| [self.exactly(name), below(name)]).collect(),
+        };
+        Leaving { spans, marks: self.marks(layout) }
     }
 
     /// A name that is no key's.

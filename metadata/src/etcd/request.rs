@@ -10,7 +10,7 @@ use etcd_client::{
     Compare, CompareOp, DeleteOptions, GetOptions, KeyValue, PutOptions, Txn, TxnOp, TxnOpResponse, TxnResponse,
 };
 
-use super::names::{Founding, Names};
+use super::names::{Founding, Leaving, Names};
 use crate::{
     CommitError, Committed, Error, ErrorKind, Expect, LeaseId, LedgerLayout, Op, Transaction, Version, Versioned,
     layout,
@@ -26,9 +26,17 @@ pub(super) struct Request {
     ops: usize,
     /// Requests behind those of the operations: in the branch of success, and in that of failure.
     beside: (usize, usize),
+    /// Whether some of them are for marks.
+    pub(super) has_marks: bool,
 }
 
-pub(super) fn build(names: &Names, layout: LedgerLayout, transaction: &Transaction) -> Result<Request, Error> {
+/// Without `marks`, a cluster that is made or removed has none of what only other clients look for.
+pub(super) fn build(
+    names: &Names,
+    layout: LedgerLayout,
+    transaction: &Transaction,
+    marks: bool,
+) -> Result<Request, Error> {
     let ops = transaction.ops();
     let placed = ops.iter().map(|op| Ok((op, names.name(op.key(), layout)?))).collect::<Result<Vec<_>, Error>>()?;
     let mut compares: Vec<_> = placed.iter().filter_map(|(op, name)| compare(name.clone(), op.expect())).collect();
@@ -42,24 +50,41 @@ pub(super) fn build(names: &Names, layout: LedgerLayout, transaction: &Transacti
     });
     let mut done: Vec<_> = done.collect();
     let mut refused: Vec<_> = placed.iter().map(|(_, name)| TxnOp::get(name.clone(), None)).collect();
-    let Founding { markers, guards } = match ops.iter().any(founds) {
-        true => names.founding(layout),
-        false => Founding::default(),
-    };
-    let leaving = match ops.iter().any(leaves) {
-        true => names.leaving(layout),
-        false => Vec::new(),
-    };
-    let beside = (markers.len() + leaving.len(), guards.len());
+    let founding = if ops.iter().any(founds) { names.founding(layout) } else { Founding::default() };
+    let leaving = if ops.iter().any(leaves) { names.leaving(layout) } else { Leaving::default() };
+    let Founding { markers, guards, .. } = founding;
     done.extend(markers.into_iter().map(|name| TxnOp::put(name, Vec::new(), None)));
     done.extend(
-        leaving.into_iter().map(|span| TxnOp::delete(span.from, Some(DeleteOptions::new().with_range(span.end)))),
+        leaving.spans.into_iter().map(|span| TxnOp::delete(span.from, Some(DeleteOptions::new().with_range(span.end)))),
     );
+    let marking = founding.marks.into_iter().map(mark);
+    let marking: Vec<_> = marking.chain(leaving.marks.into_iter().map(unmark)).filter(|_| marks).collect();
+    let has_marks = !marking.is_empty();
+    done.extend(marking);
+    let beside = (done.len() - ops.len(), guards.len());
     for guard in guards {
         compares.extend(compare(guard.clone(), Expect::Absent));
         refused.push(TxnOp::get(guard, Some(GetOptions::new().with_keys_only())));
     }
-    Ok(Request { txn: Txn::new().when(compares).and_then(done).or_else(refused), ops: ops.len(), beside })
+    Ok(Request { txn: Txn::new().when(compares).and_then(done).or_else(refused), ops: ops.len(), beside, has_marks })
+}
+
+/// Puts the marks of a cluster that has a LAYOUT at `layout`, where they are not.
+pub(super) fn mark_all(layout: Vec<u8>, marks: Vec<Vec<u8>>) -> Txn {
+    let compare: Vec<_> = compare(layout, Expect::Present).into_iter().collect();
+    Txn::new().when(compare).and_then(marks.into_iter().map(mark).collect::<Vec<_>>())
+}
+
+/// Puts an empty value where none is.
+fn mark(name: Vec<u8>) -> TxnOp {
+    let compare: Vec<_> = compare(name.clone(), Expect::Absent).into_iter().collect();
+    TxnOp::txn(Txn::new().when(compare).and_then([TxnOp::put(name, Vec::new(), None)]))
+}
+
+/// Removes an empty value; others stay.
+fn unmark(name: Vec<u8>) -> TxnOp {
+    let compare = Compare::value(name.clone(), CompareOp::Equal, Vec::new());
+    TxnOp::txn(Txn::new().when([compare]).and_then([TxnOp::delete(name, None)]))
 }
 
 /// Whether an operation makes a cluster.

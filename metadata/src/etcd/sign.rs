@@ -13,15 +13,20 @@ pub(super) struct Found {
     pub(super) is_named: bool,
 }
 
-/// What the values of [`SIGNS`], layout and identity in turn, say.
+/// What the values of [`SIGNS`], layout and identity in turn, say; at an empty root those of the first alone.
 pub(super) fn read(values: &[Option<Vec<u8>>]) -> Result<Option<Found>, Error> {
-    let [keys_layout, keys_id, driver_layout, driver_id] = values else {
-        let text = "find the layout of the cluster: etcd's answer does not fit the request";
-        return Err(Error::new(ErrorKind::Damaged, text));
+    let (keys_layout, keys_id, driver_layout, driver_id) = match values {
+        [keys_layout, keys_id] => (keys_layout, keys_id, &None, &None),
+        [keys_layout, keys_id, driver_layout, driver_id] => (keys_layout, keys_id, driver_layout, driver_id),
+        _ => {
+            let text = "find the layout of the cluster: etcd's answer does not fit the request";
+            return Err(Error::new(ErrorKind::Damaged, text));
+        }
     };
-    let is_there = |one: &Option<Vec<u8>>, other: &Option<Vec<u8>>| one.is_some() || other.is_some();
     let named = |value: &Option<Vec<u8>>| value.as_deref().and_then(LedgerLayout::parse);
-    match (is_there(keys_layout, keys_id), is_there(driver_layout, driver_id)) {
+    // The names are plain words: a `layout` with another value is of someone who shares the etcd.
+    let driver_is_there = named(driver_layout) == Some(LedgerLayout::Etcd) || driver_id.is_some();
+    match (keys_layout.is_some() || keys_id.is_some(), driver_is_there) {
         (false, false) => Ok(None),
         (true, true) => Err(Error::new(
             ErrorKind::Refused,
@@ -95,10 +100,14 @@ mod tests {
             (["", "", driver, "id"], Some((LedgerLayout::Etcd, true))),
             (["", "", "", "id"], Some((LedgerLayout::Etcd, false))),
             (["", "", long, "id"], Some((LedgerLayout::Etcd, false))),
+            (["", "", "someone's", ""], None),
+            ([long, "id", "someone's", ""], Some((LedgerLayout::LongHierarchical, true))),
         ] {
             let found = read(&values.map(value)).unwrap();
             assert_eq!(found.map(|found| (found.layout, found.is_named)), want, "{values:?}");
         }
+        let alone = read(&[long, "id"].map(value)).unwrap().unwrap();
+        assert_eq!((alone.layout, alone.is_named), (LedgerLayout::LongHierarchical, true));
         let two = read(&["", "id", "", "id"].map(value)).unwrap_err();
         assert_eq!(two.kind(), ErrorKind::Refused);
         assert!(two.to_string().contains("two clusters lie below this root"), "{two}");

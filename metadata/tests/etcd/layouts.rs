@@ -48,6 +48,10 @@ const DRIVERS_VALUE: &str = "2\norg.apache.bookkeeper.metadata.etcd.EtcdLedgerMa
 const MARKERS: [&str; 8] =
     ["", "/bookies", "/bookies/readonly", "/bookies/writable", "/buckets", "/cookies", "/ledgers", "/underreplication"];
 
+/// A new cluster of ours, with what the set-up of others looks for.
+const PATHS: [&str; 6] =
+    ["", "/ledgers", "/ledgers/INSTANCEID", "/ledgers/LAYOUT", "/ledgers/available", "/ledgers/available/readonly"];
+
 /// A cluster as BookKeeper's `initnewcluster` makes it; false when there is one.
 async fn made_by_java(client: &Client, scope: &str, instance: &str) -> bool {
     let puts = MARKERS.iter().map(|name| TxnOp::put(format!("{scope}{name}"), "", None));
@@ -115,7 +119,7 @@ async fn a_new_cluster_is_the_one_that_java_makes() {
     assert!(made_by_java(&client, "/early", "i-1").await);
     assert_eq!(Cluster::init_or_open(&*early, &Rng::seeded(3)).await.unwrap().as_str(), "i-1");
     Cluster::init_or_open(&*late, &Rng::seeded(3)).await.unwrap();
-    assert_eq!(names(&client, "/late").await, ["/ledgers/INSTANCEID", "/ledgers/LAYOUT"]);
+    assert_eq!(names(&client, "/late").await, PATHS);
     assert!(late.clients_resolve_by_registration());
 
     // Removed, it leaves nothing: Java can make one there again.
@@ -167,6 +171,84 @@ async fn two_clusters_do_not_get_below_one_root() {
     let two = EtcdStore::open(&uri(&etcd, "", "/two")).await.err().unwrap();
     assert_eq!(two.kind(), ErrorKind::Refused);
     assert!(two.to_string().contains("two clusters lie below this root"), "{two}");
+}
+
+async fn format(store: &Arc<dyn MetadataStore>) {
+    let found = admin::state(&**store).await.unwrap();
+    let options = admin::FormatOptions { run: Rng::from_os().uuid(), now_ms: 1, force: false };
+    admin::format(&**store, &found, options, &|_| {}).await.unwrap();
+}
+
+/// BookKeeper's `initnewcluster` looks for its root alone, Pulsar's set-up for `/ledgers`; both format or go on where it is not.
+#[tokio::test]
+async fn the_set_up_of_others_finds_clusters_of_ours() {
+    if Etcd::is_missing_for("etcd") {
+        return;
+    }
+    let etcd = Etcd::start().await.unwrap();
+    let client = Client::connect([etcd.endpoint()], None).await.unwrap();
+    let exists = async |name: &str| client.kv_client().get(name, None).await.unwrap().kvs().len() == 1;
+    for (word, root) in [("", "/one"), ("+hierarchical", "/two"), ("", "")] {
+        let store = open(&uri(&etcd, word, root)).await;
+        let identity = admin::init(&*store, &Rng::seeded(1), None).await.unwrap();
+        let ledgers = format!("{root}/ledgers");
+        assert!(exists(&ledgers).await, "Pulsar's set-up formats otherwise");
+        assert!(!made_by_java(&client, &ledgers, "x").await, "the root in BookKeeper's example");
+        assert!(root.is_empty() || !made_by_java(&client, root, "x").await);
+        // None of it is a bookie, or a key.
+        assert!(Bookies::new(Arc::clone(&store)).list().await.unwrap().is_empty());
+        assert_eq!(store.list(&key("/ledgers"), None, 100).await.unwrap().len(), 2);
+
+        // A cluster of an earlier release gets them when a role starts.
+        let found = names(&client, &ledgers).await;
+        assert_eq!(found, ["", "/INSTANCEID", "/LAYOUT", "/available", "/available/readonly"]);
+        for name in ["", "/available", "/available/readonly"] {
+            client.kv_client().delete(format!("{ledgers}{name}"), None).await.unwrap();
+        }
+        let again = open(&uri(&etcd, "", root)).await;
+        assert_eq!(Cluster::init_or_open(&*again, &Rng::seeded(2)).await.unwrap(), identity.instance);
+        assert_eq!(names(&client, &ledgers).await, found);
+
+        // They go with the cluster, with what others counted ids by and kept of repairs; what has a value is not ours.
+        let theirs = ["idgen", "idgen-long/HOB-0000000001", "underreplication/disable", "disableHealthCheck"];
+        for name in theirs.iter().filter(|_| word == "+hierarchical") {
+            client.kv_client().put(format!("{ledgers}/{name}"), "", None).await.unwrap();
+        }
+        client.kv_client().put(format!("{ledgers}/available"), "x", None).await.unwrap();
+        format(&again).await;
+        assert_eq!(names(&client, &format!("{root}/")).await, ["ledgers/available"], "{word} {root}");
+        client.kv_client().delete(format!("{ledgers}/available"), None).await.unwrap();
+        assert!(root.is_empty() || !exists(root).await);
+        assert_eq!(Cluster::open(&*again).await.unwrap(), None);
+        again.mark_cluster().await.unwrap();
+        assert!(!exists(&ledgers).await, "where no cluster is nothing is marked");
+    }
+}
+
+/// A cluster whose LAYOUT nobody put, as Pulsar's set-up makes it: what is said is true, whatever the URI wants.
+#[tokio::test]
+async fn a_cluster_without_a_layout_is_not_taken_for_another() {
+    if Etcd::is_missing_for("etcd") {
+        return;
+    }
+    let etcd = Etcd::start().await.unwrap();
+    let client = Client::connect([etcd.endpoint()], None).await.unwrap();
+    for name in ["/ledgers", "/ledgers/available", "/ledgers/available/readonly"] {
+        client.kv_client().put(name, "", None).await.unwrap();
+    }
+    client.kv_client().put("/ledgers/INSTANCEID", "i-1", None).await.unwrap();
+    // Foreign keys, with names that only the driver has below a root.
+    client.kv_client().put("/layout", "x", None).await.unwrap();
+    for word in ["", "+hierarchical"] {
+        let store = open(&uri(&etcd, word, "")).await;
+        let error = Cluster::init_or_open(&*store, &Rng::seeded(1)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Damaged);
+        assert!(error.to_string().contains("no LAYOUT"), "{error}");
+    }
+    client.kv_client().put("/ledgers/LAYOUT", LedgerLayout::Hierarchical.value(), None).await.unwrap();
+    let store = open(&uri(&etcd, "", "")).await;
+    assert_eq!(Cluster::init_or_open(&*store, &Rng::seeded(1)).await.unwrap().as_str(), "i-1");
+    assert_eq!(store.layouts(), [LedgerLayout::Hierarchical]);
 }
 
 async fn next_key(watch: &mut metadata::WatchStream) -> metadata::Key {

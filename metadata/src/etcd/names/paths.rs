@@ -5,6 +5,17 @@ use super::Rows;
 use crate::ledger_layout::SHORT_END;
 use crate::{Key, LedgerLayout, layout};
 
+/// Directories of the tree as empty values. Pulsar looks for the first to know whether there is a cluster, and formats what it takes for
+/// none; BookKeeper's driver looks for its root, which can be the first as well.
+pub(super) const MARKS: [&str; 3] = ["/ledgers", "/ledgers/available", "/ledgers/available/readonly"];
+/// What other clients keep in the tree: how far ids went, and whether lost replicas are repaired. The next cluster has its own.
+pub(super) const OTHERS: [&str; 4] =
+    ["/ledgers/idgen", "/ledgers/idgen-long", "/ledgers/underreplication", "/ledgers/disableHealthCheck"];
+
+pub(super) fn is_mark(name: &str) -> bool {
+    MARKS.contains(&name)
+}
+
 const LEDGERS: &str = "/ledgers/";
 /// Behind every short path, and behind every name that begins with a digit.
 const BEHIND_SHORT: &str = "/ledgers/22";

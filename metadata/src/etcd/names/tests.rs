@@ -92,12 +92,37 @@ fn the_drivers_names_are_its_own() {
         ]
     );
     let span = |from: &str, end: &str| Span { from: from.into(), end: end.into() };
-    let leaving = names.leaving(LedgerLayout::Etcd);
+    let leaving = names.leaving(LedgerLayout::Etcd).spans;
     assert_eq!(
         (leaving.first(), leaving.last()),
         (Some(&span("/s", "/s\0")), Some(&span("/s/buckets/", "/s/buckets0")))
     );
-    assert_eq!(names.leaving(LONG), []);
+    assert_eq!((names.marks(LedgerLayout::Etcd), names.leaving(LONG).spans), (Vec::new(), Vec::new()));
+}
+
+/// What Pulsar's and BookKeeper's tools look for before they set up a cluster of their own, and format what they find.
+#[test]
+fn clusters_of_keys_are_marked_for_others() {
+    let all: [&[u8]; 4] = [b"/r", b"/r/ledgers", b"/r/ledgers/available", b"/r/ledgers/available/readonly"];
+    for layout in [LONG, LedgerLayout::Hierarchical] {
+        let (rooted, plain) = (Names::new("/r".into()), Names::new(String::new()));
+        assert_eq!(rooted.founding(layout).marks, all);
+        assert_eq!(rooted.leaving(layout).marks, all);
+        assert_eq!(plain.marks(layout), all[1..].iter().map(|name| &name[2..]).collect::<Vec<_>>());
+        for mark in all {
+            assert_eq!(rooted.key(mark, layout), None, "no bookie is called readonly");
+        }
+        let error = rooted.name(&key("/ledgers/available/readonly"), layout).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        // The driver has no cluster at an empty root.
+        assert_eq!((rooted.signs().len(), plain.signs().len()), (4, 2));
+        assert_eq!((rooted.founding(layout).guards.len(), plain.founding(layout).guards.len()), (4, 2));
+    }
+    let others = Names::new("/r".into()).leaving(LedgerLayout::Hierarchical).spans;
+    let span = |from: &str, end: &str| Span { from: from.into(), end: end.into() };
+    assert!(others.contains(&span("/r/ledgers/idgen", "/r/ledgers/idgen\0")));
+    assert!(others.contains(&span("/r/ledgers/idgen-long/", "/r/ledgers/idgen-long0")));
+    assert!(others.contains(&span("/r/ledgers/underreplication/", "/r/ledgers/underreplication0")));
 }
 
 #[test]
