@@ -114,12 +114,13 @@ impl Etcd {
         self.dir.path()
     }
 
-    /// Stops the process where it stands: connections stay open and nothing answers.
+    /// Stops the process where it stands, and returns when it does: connections stay open and nothing answers.
     ///
     /// # Panics
     /// When it does not run: a mistake of the test.
     pub fn pause(&self) {
         self.signal(Signal::STOP);
+        crate::stopped::wait(self.child.as_ref().expect("a member that is paused runs"));
     }
 
     /// Goes on after [`Etcd::pause`].

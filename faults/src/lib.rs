@@ -20,6 +20,7 @@ pub mod model;
 mod pace;
 pub mod s3;
 mod skips;
+mod stopped;
 pub mod tcp;
 mod zookeeper;
 
