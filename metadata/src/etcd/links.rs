@@ -121,14 +121,18 @@ impl Links {
         let mut backoff = RetryPolicy { max: Duration::from_millis(500), ..RetryPolicy::default() }.backoff();
         let mut first: Option<Failure> = None;
         let mut tries = 0;
+        // Each member has tokens of its own, and a restarted one knows none.
+        let mut renewals_left = self.access.user.as_ref().map_or(0, |_| self.links.len());
         loop {
             let failure = match self.ask(what, from, give_up.min(Instant::now() + turn_deadline), &call).await {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => failure,
             };
             tries += 1;
-            // Whose token a restarted member does not know is asked for the password again, once.
-            let renewed = failure.verdict == Verdict::Denied && self.access.user.is_some() && first.is_none();
+            // Whose token a member does not know is asked for the password again, whatever failed before: after a restart the first
+            // failure may be that of the old connection.
+            let renewed = failure.verdict == Verdict::Denied && renewals_left > 0;
+            renewals_left -= usize::from(renewed);
             if !renewed && !may_repeat(&failure) {
                 return Err(failure);
             }
