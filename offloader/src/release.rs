@@ -36,7 +36,7 @@ pub trait ReleaseProbe: Send + Sync + 'static {
 
 const DOING: &str = "release";
 /// Members that cold ids are registered for at least: the ensemble of ledgers whose creator does not say.
-const MEMBERS_DEFAULT: u32 = 3;
+pub(crate) const MEMBERS_DEFAULT: u32 = 3;
 /// The shortest pause before the policy tries again to release when nobody serves cold ids.
 const RELEASE_PAUSE: Duration = Duration::from_secs(2);
 

@@ -5,7 +5,8 @@ use std::error::Error as StdError;
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use ledger::{LedgerId, LedgerMetadata};
+use ledger::{ColdId, LedgerId, LedgerMetadata};
+use metadata::ColdNames;
 use tokio::time::MissedTickBehavior;
 
 use crate::error::{ErrorKind, Result};
@@ -13,6 +14,7 @@ use crate::job::Wanted;
 use crate::metrics::Census;
 use crate::offloader::Inner;
 use crate::plan::{self, AttemptFacts, Facts, Order, Plan};
+use crate::release::MEMBERS_DEFAULT;
 
 const PAGE: usize = 256;
 /// The longest pause before a ledger whose cold ids nobody served is tried again.
@@ -38,6 +40,7 @@ impl Inner {
 
     async fn scan_once(&self) -> Result<Census> {
         let mut census = Census::default();
+        let mut names = BTreeMap::new();
         let mut attempts = self.running_attempts().await?;
         let mut after = None;
         while !self.tasks.is_stopping() {
@@ -52,6 +55,7 @@ impl Inner {
                 // What can never be settled is not remembered either.
                 let waiting = self.seen.get(*id).closed_since.filter(|_| unsettled);
                 census.count(&record.metadata, waiting);
+                note_names(&record.metadata, &mut names);
                 if is_due {
                     due.push(*id);
                 }
@@ -65,7 +69,36 @@ impl Inner {
         }
         // What is left was begun for ledgers that do not exist any more.
         self.work(attempts.into_keys().collect()).await;
+        self.see_to_names(names).await;
         Ok(census)
+    }
+
+    /// Sees to it that the cold ids of released ledgers are named, so that gateways register them: the names may be lost, or never
+    /// have been written, where an older release did not know them.
+    async fn see_to_names(&self, mut found: BTreeMap<(String, u16), u32>) {
+        let own = (self.config.cold_domain.clone(), self.config.cold_port);
+        // The first that are written are the cluster's: of several those that this offloader is set up for.
+        let own = found.remove(&own).map(|members| (own, members));
+        for ((domain, port), members) in own.into_iter().chain(found) {
+            let wanted = ColdNames { domain, port, members };
+            let seen = async {
+                let named = self.cold_shards.names().await?;
+                if named.is_some_and(|named| named.members >= wanted.members && is_named(&named, &wanted)) {
+                    return Ok(());
+                }
+                self.cold_shards.ensure_names(&wanted).await.map(drop)
+            };
+            if let Err(error) = seen.await {
+                let (domain, port) = (&wanted.domain, wanted.port);
+                let error = &error as &dyn StdError;
+                tracing::warn!(
+                    domain,
+                    port,
+                    error,
+                    "cold ids of released ledgers are not named: nobody registers them"
+                );
+            }
+        }
     }
 
     async fn running_attempts(&self) -> Result<BTreeMap<LedgerId, String>> {
@@ -136,6 +169,28 @@ impl Inner {
             }
         }
     }
+}
+
+/// Different names that are looked at in one pass: all ledgers of a cluster have the same.
+const NAMES_MAX: usize = 4;
+
+/// Notes how the cold ids of a released ledger are named, and the most members of a ledger with such names.
+fn note_names(metadata: &LedgerMetadata, names: &mut BTreeMap<(String, u16), u32>) {
+    if !metadata.is_released() {
+        return;
+    }
+    let members = metadata.segments().iter().flat_map(|segment| &segment.ensemble);
+    for id in members.filter_map(ColdId::from_bookie_id) {
+        let key = (id.domain().to_owned(), id.port());
+        if names.len() < NAMES_MAX || names.contains_key(&key) {
+            let most = names.entry(key).or_insert(MEMBERS_DEFAULT);
+            *most = (*most).max(id.index().saturating_add(1));
+        }
+    }
+}
+
+fn is_named(named: &ColdNames, wanted: &ColdNames) -> bool {
+    (&named.domain, named.port) == (&wanted.domain, wanted.port)
 }
 
 fn listing(error: metadata::Error) -> crate::Error {

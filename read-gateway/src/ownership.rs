@@ -175,7 +175,7 @@ impl Ownership {
 
     /// Registers the ids of the owned shards where they are not known to be. False when something changed meanwhile.
     async fn register(&mut self, owned: &BTreeMap<u8, OwnedShard>) -> Result<bool, Error> {
-        // Without names no ledger was ever released, and none can be.
+        // Without names no ledger can be released. Where some were all the same, offloaders write the names that those have.
         let Some(names) = self.cold.names().await? else { return Ok(true) };
         if self.compared.is_none_or(|compared| compared.elapsed() >= COMPARE) {
             self.registered.clear();

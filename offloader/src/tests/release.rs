@@ -1,6 +1,6 @@
 use bytes::Bytes;
 use ledger::{BookieId, ColdId, EntryId, LedgerMetadata, Tier};
-use metadata::{ColdNames, ColdShards, FaultKind, layout};
+use metadata::{ColdNames, ColdShards, Expect, FaultKind, MetadataStore as _, layout};
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 
@@ -217,4 +217,24 @@ async fn cold_ids_that_the_cluster_names_otherwise_are_not_written() {
     assert_eq!(error.kind(), ErrorKind::Config);
     assert!(error.chain().contains(".elsewhere:3181"), "{}", error.chain());
     assert_eq!(world.record(ledger).await.metadata.tier(), Tier::Settled);
+}
+
+#[tokio::test(start_paused = true)]
+async fn names_of_cold_ids_that_released_ledgers_have_are_written_again() {
+    let world = World::new().await;
+    let ledger = world.ledger(5, 30).await;
+    world.offloader.offload_now(ledger, true).await.unwrap();
+    let shards = ColdShards::new(world.store.clone());
+    let named = shards.names().await.unwrap().unwrap();
+    // As where an older release did not write them, and while nobody releases anything.
+    world.store.delete_if(&layout::cold_names_key(), Expect::Present).await.unwrap();
+    world.offloader.inner.scan().await.unwrap();
+    assert_eq!(shards.names().await.unwrap(), Some(named.clone()));
+    // What was released under other names is told, and no more.
+    let wide = world.ledger(6, 30).await;
+    let record = world.record(wide).await;
+    let ids = ColdId::for_ledger(wide, 3, "elsewhere", 3181).unwrap();
+    world.ledgers.update(wide, &record.metadata.released_to(&ids).unwrap(), record.version).await.unwrap();
+    world.offloader.inner.scan().await.unwrap();
+    assert_eq!(shards.names().await.unwrap(), Some(named), "others than the cluster's change nothing");
 }
