@@ -1,11 +1,19 @@
 use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
+
+use socket2::{SockRef, TcpKeepalive};
 
 use super::{BoxStream, Connector, Listener};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause after "too many open files": connections that end meanwhile make room.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
+/// After so long without a word the system asks whether the peer is still there, and asks again so often, this far apart. So a peer
+/// that went away without a word, as with its machine or a firewall's table, is known to be gone after two minutes.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(15);
+const KEEPALIVE_TRIES: u32 = 4;
 
 /// Connects over TCP, without Nagle's delay, within five seconds.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,7 +35,7 @@ impl Connector for TcpConnector {
     }
 }
 
-/// Listens on a TCP address.
+/// Listens on a TCP address. Peers that went away without a word are noticed within two minutes: what waits for them gets an error.
 #[derive(Debug)]
 pub struct TcpListener {
     inner: tokio::net::TcpListener,
@@ -58,15 +66,20 @@ impl TcpListener {
     }
 }
 
-#[async_trait::async_trait]
-impl Listener for TcpListener {
-    async fn accept(&mut self) -> io::Result<(BoxStream, String)> {
+impl TcpListener {
+    async fn take(&mut self) -> io::Result<(tokio::net::TcpStream, SocketAddr)> {
         loop {
             match self.inner.accept().await {
                 Ok((stream, peer)) => {
                     // A peer that is gone already shows itself at the first read.
                     let _ = stream.set_nodelay(true);
-                    return Ok((Box::new(stream), peer.to_string()));
+                    let _ = SockRef::from(&stream).set_tcp_keepalive(
+                        &TcpKeepalive::new()
+                            .with_time(KEEPALIVE_AFTER)
+                            .with_interval(KEEPALIVE_EVERY)
+                            .with_retries(KEEPALIVE_TRIES),
+                    );
+                    return Ok((stream, peer));
                 }
                 // The peer left before it was taken: its trouble, not the listener's.
                 Err(error) if is_of_one_peer(&error) => {}
@@ -77,6 +90,14 @@ impl Listener for TcpListener {
                 Err(error) => return Err(named(&error, format!("accept on {}", self.address))),
             }
         }
+    }
+}
+
+#[async_trait::async_trait]
+impl Listener for TcpListener {
+    async fn accept(&mut self) -> io::Result<(BoxStream, String)> {
+        let (stream, peer) = self.take().await?;
+        Ok((Box::new(stream), peer.to_string()))
     }
 
     fn address(&self) -> String {
@@ -113,8 +134,22 @@ fn plain(error: &io::Error) -> String {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn peers_are_asked_whether_they_are_still_there() {
+        let mut listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.address();
+        let (near, far) = tokio::join!(TcpConnector.connect(&address), listener.take());
+        let (_near, (far, _)) = (near.unwrap(), far.unwrap());
+        let socket = SockRef::from(&far);
+        assert!(socket.keepalive().unwrap());
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), KEEPALIVE_AFTER);
+        assert_eq!(socket.tcp_keepalive_interval().unwrap(), KEEPALIVE_EVERY);
+        assert_eq!(socket.tcp_keepalive_retries().unwrap(), KEEPALIVE_TRIES);
+    }
 
     #[test]
     fn a_peers_trouble_ends_no_listener() {
