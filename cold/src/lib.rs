@@ -36,7 +36,7 @@ pub use faults::{Fault, FaultStore, Traffic};
 pub use limits::Limits;
 pub use object::{ObjectMeta, ObjectSummary};
 pub use policy::policy;
-pub use reader::{GroupInfo, ObjectReader, RowGroup, verify_object};
+pub use reader::{EntryRead, GroupInfo, ObjectReader, RowGroup, verify_object};
 pub use row::Row;
 pub use store::{
     AccessKey, Capability, ChecksumHeader, CloudOptions, ColdStore, Finding, ObjectFacts, StoreOptions, StoreReport,

@@ -35,6 +35,7 @@ use crate::object::ObjectSummary;
 use crate::store::ColdStore;
 
 pub use group::RowGroup;
+pub use point::EntryRead;
 pub use verify::verify_object;
 
 use tail::Tail;

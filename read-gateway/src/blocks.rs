@@ -17,37 +17,29 @@
 //! # Failures
 //! An error answers all who wait, and is not kept.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::ops::Deref;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use cold::{GroupInfo, Row, RowGroup};
+use cold::{EntryRead, GroupInfo, Row, RowGroup};
 use common::budget::{ByteBudget, BytePermit};
 use common::shutdown::TaskTree;
-use futures::FutureExt as _;
-use futures::future::Shared;
 use ledger::EntryId;
 use moka::future::Cache;
 use moka::policy::EvictionPolicy;
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::flights::{Boarding, Flights};
 use crate::metrics::{Lookup, Metrics};
 use crate::objects::{OpenObject, no_room};
 use crate::quiet::quietly;
 
 /// The most that is kept free of cached blocks, if the budget allows it: a row group of the largest size, encoded and decoded.
 const HEADROOM_BYTES_MAX: u64 = 96 << 20;
-
-/// What a single entry is charged while its pages are read: its encoded and decoded payload page, which an entry of the largest
-/// size has to itself, and pages of the other columns.
-const POINT_BYTES_MAX: u64 = 12 << 20;
 
 /// How long a fetch waits for memory before it has the cache emptied.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -110,30 +102,29 @@ pub trait BlockTable: Send + Sync + 'static {
     /// Damage.
     async fn cached_row(&self, object: &Arc<OpenObject>, entry: EntryId) -> Result<Option<HeldRow>>;
 
+    /// Room for `bytes` that are no block, if there is some and nobody waits for it.
+    fn try_room(&self, bytes: u64) -> Option<BytePermit>;
+
     /// Begins to fetch a row group that will be asked for soon. Only if that takes nothing from anyone; else nothing happens.
     fn prefetch(&self, object: &Arc<OpenObject>, group: usize);
 }
 
 type Key = (Uuid, usize);
 
-/// The end of a fetch, for any number of waiters.
-type Flight = Shared<oneshot::Receiver<Result<Arc<Block>>>>;
-
 /// The block table over a `moka` cache.
 #[derive(Clone)]
 pub struct MokaBlocks {
     shared: Arc<Table>,
+    flights: Flights<Key, Arc<Block>>,
 }
 
 struct Table {
     cache: Cache<Key, Arc<Block>>,
     budget: ByteBudget,
     headroom_bytes: u64,
-    flights: Mutex<HashMap<Key, Flight>>,
     /// Fetches that need the cached blocks' memory too.
     starving: AtomicUsize,
     memory_timeout: Duration,
-    tasks: TaskTree,
     metrics: Metrics,
 }
 
@@ -157,10 +148,27 @@ impl MokaBlocks {
             // A frequency sketch would turn away a block that was fetched ahead: nobody has asked for it yet.
             .eviction_policy(EvictionPolicy::lru())
             .build();
-        let flights = Mutex::default();
         let starving = AtomicUsize::new(0);
-        let table = Table { cache, budget, headroom_bytes, flights, starving, memory_timeout, tasks, metrics };
-        Self { shared: Arc::new(table) }
+        let table = Table { cache, budget, headroom_bytes, starving, memory_timeout, metrics };
+        Self { shared: Arc::new(table), flights: Flights::new("fetch row group", tasks) }
+    }
+
+    /// The fetch of a row group that is under way, or a new one, which is paid for by `permit` if there is one.
+    fn join_or_fetch(
+        &self,
+        object: &Arc<OpenObject>,
+        group: usize,
+        permit: Option<BytePermit>,
+    ) -> impl Future<Output = Result<Arc<Block>>> + Send + 'static {
+        let (table, object) = (Arc::clone(&self.shared), Arc::clone(object));
+        let (boarding, block) = self
+            .flights
+            .join_or_begin((object.object(), group), move || async move { table.fetch(&object, group, permit).await });
+        self.shared.metrics.looked_up(match boarding {
+            Boarding::Joined => Lookup::Joined,
+            Boarding::Began => Lookup::Miss,
+        });
+        block
     }
 
     /// Memory of the row groups that are kept, give or take what is being evicted. Keeps nothing alive.
@@ -177,8 +185,7 @@ impl BlockTable for MokaBlocks {
             self.shared.metrics.looked_up(Lookup::Hit);
             return Ok(block);
         }
-        let flight = Table::join_or_start(&self.shared, object, group, None);
-        flight.await.unwrap_or_else(|_| Err(Error::stopping()))
+        self.join_or_fetch(object, group, None).await
     }
 
     async fn row(&self, object: &Arc<OpenObject>, entry: EntryId) -> Result<Option<HeldRow>> {
@@ -186,9 +193,19 @@ impl BlockTable for MokaBlocks {
         if let Some(row) = self.cached_row(object, entry).await? {
             return Ok(Some(row));
         }
-        let permit = self.shared.admit(point_cost(info)).await?;
-        let row = object.reader().read_entry(entry).await?;
-        Ok(row.map(|row| HeldRow { row, _held: Held::Permit(permit) }))
+        let Some(mut bytes) = object.reader().entry_bytes(entry) else {
+            let block = self.block(object, info.index).await?;
+            let row = block.entry(entry)?;
+            return Ok(row.map(|row| HeldRow { row, _held: Held::Block(block) }));
+        };
+        loop {
+            // Given back before more is asked for: nobody waits for memory with memory in hand.
+            let permit = self.shared.admit(bytes).await?;
+            match object.reader().read_entry_within(entry, bytes).await? {
+                EntryRead::Row(row) => return Ok(Some(HeldRow { row, _held: Held::Permit(permit) })),
+                EntryRead::Needs(more) => bytes = more,
+            }
+        }
     }
 
     async fn cached_row(&self, object: &Arc<OpenObject>, entry: EntryId) -> Result<Option<HeldRow>> {
@@ -200,10 +217,15 @@ impl BlockTable for MokaBlocks {
         Ok(row.map(|row| HeldRow { row, _held: Held::Block(block) }))
     }
 
+    fn try_room(&self, bytes: u64) -> Option<BytePermit> {
+        // Over the limit a request is charged the limit, which would be less than it takes.
+        (bytes <= self.shared.budget.limit_bytes()).then(|| self.shared.budget.try_acquire(bytes))?
+    }
+
     fn prefetch(&self, object: &Arc<OpenObject>, group: usize) {
         let key = (object.object(), group);
         let Some(info) = object.reader().row_groups().get(group) else { return };
-        if self.shared.cache.contains_key(&key) || self.shared.lock().contains_key(&key) {
+        if self.shared.cache.contains_key(&key) || self.flights.contains(&key) {
             return;
         }
         // Never from what others wait for, and never so much that it would have to push out what is cached.
@@ -213,30 +235,13 @@ impl BlockTable for MokaBlocks {
         }
         let Some(permit) = self.shared.budget.try_acquire(bytes) else { return };
         // The task goes on alone; nobody has to wait for it.
-        drop(Table::join_or_start(&self.shared, object, group, Some(permit)));
+        drop(self.join_or_fetch(object, group, Some(permit)));
     }
 }
 
 /// Encoded and decoded bytes are in memory together for a moment.
 fn fetch_cost(info: &GroupInfo) -> u64 {
     info.fetch_bytes().saturating_add(info.decoded_bytes)
-}
-
-/// What a single entry of a row group is charged while its pages are read.
-pub(crate) fn point_cost(info: &GroupInfo) -> u64 {
-    fetch_cost(info).min(POINT_BYTES_MAX)
-}
-
-/// Takes a fetch off the list of those under way, however it ends.
-struct Landing {
-    table: Arc<Table>,
-    key: Key,
-}
-
-impl Drop for Landing {
-    fn drop(&mut self) {
-        self.table.lock().remove(&self.key);
-    }
 }
 
 /// Counts one starving fetch.
@@ -256,40 +261,6 @@ impl Drop for Starving<'_> {
 }
 
 impl Table {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Flight>> {
-        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The fetch of a row group that is under way, or a new one.
-    fn join_or_start(table: &Arc<Self>, object: &Arc<OpenObject>, group: usize, permit: Option<BytePermit>) -> Flight {
-        let key = (object.object(), group);
-        let (answer, flight) = oneshot::channel();
-        let flight = flight.shared();
-        match table.lock().entry(key) {
-            Entry::Occupied(under_way) => {
-                table.metrics.looked_up(Lookup::Joined);
-                return under_way.get().clone();
-            }
-            Entry::Vacant(place) => place.insert(flight.clone()),
-        };
-        table.metrics.looked_up(Lookup::Miss);
-        let landing = Landing { table: Arc::clone(table), key };
-        let object = Arc::clone(object);
-        let fetch = async move {
-            let table = Arc::clone(&landing.table);
-            let fetched = tokio::select! {
-                fetched = table.fetch(&object, group, permit) => fetched,
-                () = table.tasks.stopping() => Err(Error::stopping()),
-            };
-            // Off the list before the answer: whoever asks after an error starts anew.
-            drop(landing);
-            let _ = answer.send(fetched);
-        };
-        // A tree that has stopped drops the task unrun; then so are `landing` and `answer`, which tells the waiters.
-        table.tasks.spawn("fetch row group", fetch);
-        flight
-    }
-
     async fn fetch(&self, object: &OpenObject, group: usize, permit: Option<BytePermit>) -> Result<Arc<Block>> {
         let key = (object.object(), group);
         // Another fetch may have ended between the caller's look into the cache and the start of this one.

@@ -7,8 +7,10 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use cold::Row;
+use common::shutdown::TaskTree;
 use ledger::{ColdRecord, Digester, EntryId, LedgerId, LedgerMetadata};
 
+use self::bodies::EndReads;
 use crate::batch::{Batch, Filled, Fit, Served};
 use crate::blocks::BlockTable;
 use crate::error::{Error, ErrorKind, Result};
@@ -20,11 +22,13 @@ use crate::route::{Shape, Source};
 pub(crate) struct ColdTier {
     objects: ObjectCache,
     blocks: Arc<dyn BlockTable>,
+    ends: EndReads,
 }
 
 impl ColdTier {
-    pub(crate) fn new(objects: ObjectCache, blocks: Arc<dyn BlockTable>) -> Self {
-        Self { objects, blocks }
+    /// Its tasks run in `tasks`.
+    pub(crate) fn new(objects: ObjectCache, blocks: Arc<dyn BlockTable>, tasks: TaskTree) -> Self {
+        Self { objects, blocks, ends: EndReads::new("read end of ledger", tasks) }
     }
 
     /// Adds entries from the front of `entries`, which lies within the closed ledger, to an empty batch. Cancel-safe.

@@ -18,7 +18,7 @@ pub struct GatewayConfig {
     /// Memory for messages on their way to readers, about 1 MiB for each that reads at full speed. At least 8 MiB.
     pub send_bytes: ByteSize,
     /// Memory for the first and last entries of ledgers that clients of BookKeeper's protocol ask for when everything else is used up.
-    /// Auditors judge ledgers by them. At least 16 MiB.
+    /// Auditors judge ledgers by them. At least 24 MiB.
     pub ends_bytes: ByteSize,
     /// Payload bytes a reader may be sent before it grants any, when it does not say.
     pub initial_credit_bytes: ByteSize,
@@ -50,7 +50,7 @@ impl Default for GatewayConfig {
             cache_bytes: ByteSize::mib(128),
             footer_cache_bytes: ByteSize::mib(16),
             send_bytes: ByteSize::mib(32),
-            ends_bytes: ByteSize::mib(16),
+            ends_bytes: ByteSize::mib(24),
             initial_credit_bytes: ByteSize::mib(4),
             read_timeout: Span::secs(60),
             memory_timeout: Span::secs(20),
@@ -94,7 +94,7 @@ impl GatewayConfig {
         at_least("cache_bytes", self.cache_bytes, ByteSize::mib(16))?;
         at_least("footer_cache_bytes", self.footer_cache_bytes, ByteSize::mib(1))?;
         at_least("send_bytes", self.send_bytes, ByteSize::mib(8))?;
-        at_least("ends_bytes", self.ends_bytes, ByteSize::mib(16))?;
+        at_least("ends_bytes", self.ends_bytes, ByteSize::mib(24))?;
         if self.bookkeeper_connections_max == 0 || self.bookkeeper_deadline.duration() < MIN_DEADLINE {
             return Err(InvalidConfig(
                 "check gateway settings: bookkeeper_connections_max must be at least 1, bookkeeper_deadline at least 100ms"

@@ -13,13 +13,16 @@
 //! ledger" after a proof by metadata, and never otherwise.
 //!
 //! # Bounds
-//! Connections, requests of one connection and what its peer does not take are bounded. Replies are charged to the budget of the
-//! gateway's messages before they are copied. The first and the last entry of a ledger have memory of their own: auditors judge
-//! ledgers by them, and must not find those of a busy gateway missing.
+//! Connections are bounded: at the limit a newcomer takes the place of the one that has been idle longest. So are the requests of a
+//! connection and what its peer does not take. Replies are charged to the budget of the
+//! gateway's messages before they are copied, and those of one connection to a fair part of it, so that a peer that takes nothing
+//! leaves room for others. The first and the last entry of a ledger have memory of their own: auditors judge ledgers by them, and
+//! must not find those of a busy gateway missing.
 
 mod connection;
 mod known;
 mod metrics;
+mod places;
 mod serve;
 mod strides;
 
@@ -31,24 +34,30 @@ use common::budget::ByteBudget;
 use common::metrics::Set;
 use common::net::Listener;
 use common::shutdown::TaskTree;
-use tokio::sync::Semaphore;
+use proto::FRAME_BYTES_MAX_DEFAULT;
 
 use self::known::KnownLedgers;
 use self::metrics::Metrics;
-use crate::cold_tier::bodies::Memory;
+use self::places::{Places, Taking};
+use crate::cold_tier::bodies::{EndsMemory, Memory};
 use crate::config::GatewayConfig;
 use crate::ownership::Shards;
 use crate::reading::Tiers;
+
+/// The part of the memory for replies that one connection may hold, as one of so many.
+const FAIR_PARTS: u64 = 8;
+/// But never less than one reply of the largest size.
+const REPLY_BYTES_MAX: u64 = FRAME_BYTES_MAX_DEFAULT as u64;
 
 /// What connections share.
 pub(crate) struct Front {
     tiers: Arc<Tiers>,
     known: KnownLedgers,
-    memory: Memory,
+    ends: EndsMemory,
     shards: Shards,
     /// How long a request is tried.
     deadline: Duration,
-    connections: Arc<Semaphore>,
+    places: Arc<Places>,
     metrics: Metrics,
     tasks: TaskTree,
 }
@@ -56,22 +65,30 @@ pub(crate) struct Front {
 impl Front {
     /// A front over `tiers`, with memory for the ends of ledgers taken from `ends`.
     pub(crate) fn new(tiers: Arc<Tiers>, ends: &ByteBudget, config: &GatewayConfig, tasks: TaskTree) -> Self {
-        let indexes = ends.limit_bytes() / 4;
-        let memory = Memory {
-            replies: tiers.send_budget.clone(),
-            ends: ends.child("gateway end entries", ends.limit_bytes() - indexes),
-            end_indexes: ends.child("gateway end indexes", indexes),
+        let quarter = ends.limit_bytes() / 4;
+        let ends = EndsMemory {
+            indexes: ends.child("gateway end indexes", quarter),
+            reads: ends.child("gateway end reads", ends.limit_bytes() - 2 * quarter),
+            replies: ends.child("gateway end replies", quarter),
         };
         Self {
             known: KnownLedgers::new(Arc::clone(&tiers)),
             tiers,
-            memory,
+            ends,
             shards: Shards::default(),
             deadline: config.bookkeeper_deadline.duration(),
-            connections: Arc::new(Semaphore::new(config.bookkeeper_connections_max)),
+            places: Places::new(config.bookkeeper_connections_max),
             metrics: Metrics::new(),
             tasks,
         }
+    }
+
+    /// The memory of one connection: what its peer does not take must leave room for what others do.
+    fn memory(&self) -> Memory {
+        let fair = |all: &ByteBudget, name| all.child(name, (all.limit_bytes() / FAIR_PARTS).max(REPLY_BYTES_MAX));
+        let replies = fair(&self.tiers.send_budget, "gateway messages of a connection");
+        let end_replies = fair(&self.ends.replies, "gateway end replies of a connection");
+        Memory { replies, ends: EndsMemory { replies: end_replies, ..self.ends.clone() } }
     }
 
     /// The shards that this gateway owns, to be told by its registration.
@@ -102,16 +119,16 @@ pub(crate) async fn accept(front: Arc<Front>, mut listener: Box<dyn Listener>) -
             () = front.tasks.stopping() => return Ok(()),
             accepted = listener.accept() => {
                 let (stream, peer) = accepted.map_err(AcceptError)?;
-                // Over the limit the connection is closed at once: its peer tries again, and holds nothing here meanwhile.
-                let Ok(place) = Arc::clone(&front.connections).try_acquire_owned() else {
+                // While nobody is idle the connection is closed at once: its peer tries again, and holds nothing here meanwhile.
+                let Some((place, taking)) = front.places.take() else {
                     front.metrics.connection_refused();
                     continue;
                 };
+                if taking == Taking::Evicted {
+                    front.metrics.connection_evicted();
+                }
                 let serving = Arc::clone(&front);
-                front.tasks.spawn("bookkeeper connection", async move {
-                    connection::serve(serving, stream, peer).await;
-                    drop(place);
-                });
+                front.tasks.spawn("bookkeeper connection", connection::serve(serving, stream, peer, place));
             }
         }
     }

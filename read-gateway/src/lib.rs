@@ -33,6 +33,7 @@ mod config;
 mod credit;
 mod describe;
 mod error;
+mod flights;
 mod front;
 mod hot_tier;
 mod metrics;

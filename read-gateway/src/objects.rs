@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use cold::{ColdStore, ObjectReader};
 use common::budget::{ByteBudget, BytePermit};
+use common::shutdown::TaskTree;
 use ledger::{ColdRecord, LedgerId};
 use moka::future::Cache;
 use moka::policy::EvictionPolicy;
 use uuid::Uuid;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::flights::Flights;
 use crate::metrics::Metrics;
 use crate::quiet::quietly;
 
@@ -37,8 +39,18 @@ impl OpenObject {
     }
 }
 
-/// Opens objects, and keeps them open while there is room.
+/// Opens objects, and keeps them open while there is room. Cheap to clone; clones are the same cache.
+///
+/// An object is opened in a task of its own, however many wait for it: who waits may go away or not be polled for a while.
+#[derive(Clone)]
 pub struct ObjectCache {
+    shared: Arc<Shared>,
+    flights: Flights<Uuid, Arc<OpenObject>>,
+    /// Of those whose indexes are charged to a reserve.
+    reserved: Flights<Uuid, Arc<OpenObject>>,
+}
+
+struct Shared {
     store: ColdStore,
     instance_id: String,
     cache: Cache<Uuid, Arc<OpenObject>>,
@@ -49,36 +61,45 @@ pub struct ObjectCache {
 
 impl ObjectCache {
     /// A cache of the objects of one cluster in one store. Half of `budget` is for footers that are kept, the other half for
-    /// footers being read.
-    pub fn new(store: ColdStore, instance_id: impl Into<String>, budget: ByteBudget, memory_timeout: Duration) -> Self {
+    /// footers being read. Its tasks run in `tasks`.
+    pub fn new(
+        store: ColdStore,
+        instance_id: impl Into<String>,
+        budget: ByteBudget,
+        memory_timeout: Duration,
+        tasks: TaskTree,
+    ) -> Self {
+        Self::with_metrics(store, instance_id, budget, memory_timeout, tasks, Metrics::new())
+    }
+
+    pub(crate) fn with_metrics(
+        store: ColdStore,
+        instance_id: impl Into<String>,
+        budget: ByteBudget,
+        memory_timeout: Duration,
+        tasks: TaskTree,
+        metrics: Metrics,
+    ) -> Self {
         let cache = Cache::builder()
             .name("gateway footers")
             .max_capacity(budget.limit_bytes() / 2)
             .weigher(|_, object: &Arc<OpenObject>| u32::try_from(object.reader.memory_bytes()).unwrap_or(u32::MAX))
             .eviction_policy(EvictionPolicy::lru())
             .build();
-        Self { store, instance_id: instance_id.into(), cache, budget, memory_timeout, metrics: Metrics::new() }
+        let shared = Shared { store, instance_id: instance_id.into(), cache, budget, memory_timeout, metrics };
+        let flights = Flights::new("open object", tasks.clone());
+        Self { shared: Arc::new(shared), flights, reserved: Flights::new("open object with reserve", tasks) }
     }
 
-    pub(crate) fn with_metrics(self, metrics: Metrics) -> Self {
-        Self { metrics, ..self }
-    }
-
-    /// The object that a ledger's cold record names. However many ask at once, it is opened once.
+    /// The object that a ledger's cold record names. However many ask at once, it is opened once. Cancel-safe.
     ///
     /// # Errors
     /// Damage, an unreachable store, or no room; the message names the object.
     pub async fn open(&self, ledger: LedgerId, record: &ColdRecord) -> Result<Arc<OpenObject>> {
-        if let Some(object) = quietly(self.cache.get(&record.object)).await {
+        if let Some(object) = quietly(self.shared.cache.get(&record.object)).await {
             return Ok(object);
         }
-        // In a box, because it is large and rare.
-        let opening = Box::pin(self.cache.try_get_with(record.object, async {
-            let permit = self.admit(record).await?;
-            self.read(ledger, record, permit).await
-        }));
-        let opened = quietly(opening).await;
-        opened.map_err(|error| Error::clone(&error))
+        self.join(ledger, record, None).await
     }
 
     /// As [`ObjectCache::open`], for those who must not wait for memory that others use up: then the footer is charged to `reserve`,
@@ -92,19 +113,46 @@ impl ObjectCache {
         record: &ColdRecord,
         reserve: &ByteBudget,
     ) -> Result<Arc<OpenObject>> {
+        if let Some(object) = quietly(self.shared.cache.get(&record.object)).await {
+            return Ok(object);
+        }
+        if let Some(permit) = self.shared.budget.try_acquire(opening_bytes(record)) {
+            return self.join(ledger, record, Some(permit)).await;
+        }
+        // Who is under way in the common memory may be waiting for it.
+        let (_, opened) = self.reserved.join_or_begin(record.object, || {
+            let (shared, record, reserve) = (Arc::clone(&self.shared), record.clone(), reserve.clone());
+            async move {
+                let permit = reserve.acquire(opening_bytes(&record)).await;
+                Box::pin(shared.read(ledger, &record, permit)).await
+            }
+        });
+        opened.await
+    }
+
+    /// Joins those who wait for an object, or opens it and keeps it.
+    async fn join(&self, ledger: LedgerId, record: &ColdRecord, permit: Option<BytePermit>) -> Result<Arc<OpenObject>> {
+        let (_, opened) = self.flights.join_or_begin(record.object, || {
+            let (shared, record) = (Arc::clone(&self.shared), record.clone());
+            async move { Box::pin(shared.open(ledger, &record, permit)).await }
+        });
+        opened.await
+    }
+}
+
+impl Shared {
+    async fn open(&self, ledger: LedgerId, record: &ColdRecord, permit: Option<BytePermit>) -> Result<Arc<OpenObject>> {
+        // It may have been opened between the caller's look into the cache and the start of this.
         if let Some(object) = quietly(self.cache.get(&record.object)).await {
             return Ok(object);
         }
-        match self.budget.try_acquire(opening_bytes(record)) {
-            Some(permit) => {
-                let opening = Box::pin(self.cache.try_get_with(record.object, self.read(ledger, record, permit)));
-                quietly(opening).await.map_err(|error| Error::clone(&error))
-            }
-            None => {
-                let permit = reserve.acquire(opening_bytes(record)).await;
-                Box::pin(self.read(ledger, record, permit)).await
-            }
-        }
+        let permit = match permit {
+            Some(permit) => permit,
+            None => self.admit(record).await?,
+        };
+        let opened = self.read(ledger, record, permit).await?;
+        quietly(self.cache.insert(record.object, Arc::clone(&opened))).await;
+        Ok(opened)
     }
 
     async fn admit(&self, record: &ColdRecord) -> Result<BytePermit> {

@@ -78,14 +78,20 @@ impl LedgersService {
         let send = parts.budget.child("gateway messages", config.send_bytes.bytes());
         let ends = parts.budget.child("gateway ends", config.ends_bytes.bytes());
         let metrics = Metrics::new();
-        let objects = ObjectCache::new(parts.cold, parts.instance_id.clone(), footers.clone(), memory_timeout)
-            .with_metrics(metrics.clone());
+        let objects = ObjectCache::with_metrics(
+            parts.cold,
+            parts.instance_id.clone(),
+            footers.clone(),
+            memory_timeout,
+            tasks.clone(),
+            metrics.clone(),
+        );
         let table = MokaBlocks::with_metrics(blocks.clone(), memory_timeout, tasks.clone(), metrics.clone());
         let writers = Writers::new(config.writers_max);
         let tiers = Tiers {
             ledgers: parts.ledgers,
             hot: Arc::new(ClientTier::new(parts.client.clone(), writers.clone())),
-            cold: ColdTier::new(objects, Arc::new(table.clone())),
+            cold: ColdTier::new(objects, Arc::new(table.clone()), tasks.clone()),
             send_budget: send.clone(),
             read_timeout: config.read_timeout.duration(),
             memory_timeout,

@@ -150,13 +150,13 @@ impl World {
         let wait = Duration::from_secs(20);
         let blocks = MokaBlocks::new(blocks_budget.clone(), wait, tasks.clone());
         let footers_budget = ByteBudget::new("footers", 8 << 20);
-        let footers = ObjectCache::new(cold.clone(), INSTANCE, footers_budget.clone(), wait);
+        let footers = ObjectCache::new(cold.clone(), INSTANCE, footers_budget.clone(), wait, tasks.clone());
         let hot = Arc::new(MemoryHot::default());
         let ledgers = Ledgers::new(Arc::new(MemoryStore::new()));
         let tiers = Tiers {
             ledgers: ledgers.clone(),
             hot: Arc::clone(&hot) as Arc<dyn HotTier>,
-            cold: ColdTier::new(footers, Arc::new(blocks.clone())),
+            cold: ColdTier::new(footers, Arc::new(blocks.clone()), tasks.clone()),
             send_budget: ByteBudget::new("send", sizes.send),
             read_timeout: Duration::from_secs(30),
             memory_timeout: wait,
@@ -180,7 +180,8 @@ impl World {
 
     /// A cache of open objects of its own.
     pub(crate) fn object_cache(&self) -> ObjectCache {
-        ObjectCache::new(self.cold.clone(), INSTANCE, ByteBudget::new("footers", 8 << 20), Duration::from_secs(20))
+        let footers = ByteBudget::new("footers", 8 << 20);
+        ObjectCache::new(self.cold.clone(), INSTANCE, footers, Duration::from_secs(20), self.tasks.clone())
     }
 
     /// Makes a closed ledger of these payloads.

@@ -125,6 +125,43 @@ async fn reads_cost_what_they_say() {
 }
 
 #[tokio::test]
+async fn an_entry_is_read_within_the_memory_that_its_caller_has() {
+    // What shrinks well decodes to far more than is fetched.
+    let rows = rows((0..64u64).map(|i| if i % 32 == 7 { vec![7; 4 << 20] } else { text(i, 1_024) }));
+    let (bytes, summary) = write(&rows);
+    let (store, faults) = cold_store();
+    place(&faults, bytes).await;
+    let reader = open(&store, &summary).await.unwrap();
+    let mut retries = 0;
+    for row in &rows {
+        let mut bytes = reader.entry_bytes(row.entry).unwrap();
+        let fetched = reader.group_of(row.entry).unwrap().fetch_bytes();
+        assert!(bytes <= 2 * fetched + (1 << 20), "{bytes} for entry {}", row.entry);
+        faults.take_traffic();
+        assert!(
+            matches!(reader.read_entry_within(row.entry, 10).await.unwrap(), EntryRead::Needs(needed) if needed >= bytes.min(8 << 10))
+        );
+        assert!(faults.take_traffic().gets.is_empty(), "nothing is fetched that there is no room for");
+        loop {
+            match reader.read_entry_within(row.entry, bytes).await.unwrap() {
+                EntryRead::Row(read) => {
+                    assert_eq!(&read, row);
+                    break;
+                }
+                EntryRead::Needs(more) => {
+                    assert!(more > bytes);
+                    (bytes, retries) = (more, retries + 1);
+                }
+            }
+        }
+    }
+    assert!(retries >= 2, "{retries}");
+    let end = EntryId::new(64).unwrap();
+    assert_eq!(reader.entry_bytes(end), None);
+    assert_eq!(reader.read_entry_within(end, u64::MAX).await.unwrap_err().kind(), ErrorKind::Invalid);
+}
+
+#[tokio::test]
 async fn unusual_rows_read_back() {
     let mut rows = rows((0..300u64).map(|i| text(i, 100)));
     // Another LAC and a shorter length, as recovery and other replicas leave them.

@@ -1,5 +1,7 @@
 use std::collections::BTreeSet;
 
+use futures::FutureExt as _;
+
 use super::*;
 use crate::testing::{On, Sizes, World, id, noise};
 

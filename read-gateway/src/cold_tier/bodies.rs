@@ -1,14 +1,19 @@
 //! Entries as bookies stored them: what clients of BookKeeper's protocol are sent.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
-use cold::Row;
+use cold::{EntryRead, Row};
 use common::budget::{ByteBudget, BytePermit};
 use ledger::{ColdRecord, Digester, EntryId, LedgerId, LedgerMetadata, MasterKey};
 use metadata::LedgerRecord;
+use uuid::Uuid;
 
 use super::{ColdTier, cold_record};
-use crate::blocks::point_cost;
+use crate::blocks::BlockTable;
 use crate::error::{Error, ErrorKind, Result};
+use crate::flights::Flights;
+use crate::objects::OpenObject;
 
 /// What has to be known of a closed ledger to serve its bodies.
 #[derive(Debug)]
@@ -84,13 +89,32 @@ impl Ask {
 
 /// Memory for replies.
 pub(crate) struct Memory {
-    /// Of all replies.
+    /// Of replies to one peer.
     pub(crate) replies: ByteBudget,
-    /// For reading the ends of ledgers when others use up everything else.
-    pub(crate) ends: ByteBudget,
-    /// For their objects' indexes.
-    pub(crate) end_indexes: ByteBudget,
+    /// For the ends of ledgers when others use up everything else.
+    pub(crate) ends: EndsMemory,
 }
+
+/// Memory for reading the ends of ledgers when others use up everything else. Whoever waits for a later part may hold bytes of the
+/// parts before it, and of no other: so nobody waits for himself.
+#[derive(Clone)]
+pub(crate) struct EndsMemory {
+    /// For their objects' indexes.
+    pub(crate) indexes: ByteBudget,
+    /// For their pages.
+    pub(crate) reads: ByteBudget,
+    /// For replies that their peers have not taken yet.
+    pub(crate) replies: ByteBudget,
+}
+
+/// The body of an end that was read for all who ask for it at the same time.
+pub(super) struct EndBody {
+    body: Bytes,
+    _permit: BytePermit,
+}
+
+/// The reads of ends that are under way.
+pub(super) type EndReads = Flights<(Uuid, EntryId), Arc<EndBody>>;
 
 /// Bodies of consecutive entries, and the memory they are charged to.
 #[derive(Debug)]
@@ -111,7 +135,7 @@ impl ColdTier {
     ///
     /// # Errors
     /// Damage, an unreachable store, or no room in time; the message names the object.
-    pub(crate) async fn bodies(&self, ledger: &ColdLedger, ask: Ask, memory: &Memory) -> Result<Bodies> {
+    pub(crate) async fn bodies(&self, ledger: &Arc<ColdLedger>, ask: Ask, memory: &Memory) -> Result<Bodies> {
         if ask.access == Access::End {
             return self.end_body(ledger, ask.first, memory).await;
         }
@@ -149,29 +173,64 @@ impl ColdTier {
         check.take(block.rows(ask.first..end).map(|row| row.map_err(Error::from)), ask, memory, room)
     }
 
-    /// The first or last body of a ledger. It comes from what is cached, else from the store with memory of its own, so that it is
-    /// served however busy the gateway is.
-    async fn end_body(&self, ledger: &ColdLedger, entry: EntryId, memory: &Memory) -> Result<Bodies> {
+    /// The first or last body of a ledger. It comes from what is cached, else from the store, within the memory of row groups if
+    /// there is some left, else with memory of its own: so that it is served however busy the gateway is. Whoever asks for the same
+    /// one meanwhile is served by the same read.
+    async fn end_body(&self, ledger: &Arc<ColdLedger>, entry: EntryId, memory: &Memory) -> Result<Bodies> {
         let Some(record) = &ledger.record else { return Err(no_object(ledger)) };
-        let object = self.objects.open_with_reserve(ledger.id, record, &memory.end_indexes).await?;
+        let object = self.objects.open_with_reserve(ledger.id, record, &memory.ends.indexes).await?;
         let check = BodyCheck { ledger, key: object.reader().key() };
         if let Some(row) = self.blocks.cached_row(&object, entry).await?
             && let Some(permit) = memory.replies.try_acquire(check.body_bytes(&row))
         {
             return Ok(Bodies { bodies: vec![check.body(&row, entry)?], permit });
         }
-        let group = object.reader().group_of(entry).ok_or_else(|| check.missing(entry))?;
-        let mut permit = memory.ends.acquire(point_cost(group)).await;
-        let row = object.reader().read_entry(entry).await?.ok_or_else(|| check.missing(entry))?;
-        let body = check.body(&row, entry)?;
-        drop(row);
+        let (_, read) = self.ends.join_or_begin((object.object(), entry), || {
+            let (blocks, reads) = (Arc::clone(&self.blocks), memory.ends.reads.clone());
+            let (ledger, object) = (Arc::clone(ledger), Arc::clone(&object));
+            async move { Box::pin(read_end(&*blocks, &ledger, &object, entry, &reads)).await.map(Arc::new) }
+        });
+        drop(object);
+        let read = read.await?;
+        let bytes = read.body.len() as u64;
         // Where there is room, the reply waits for its peer elsewhere: slow peers must not hold up the ends that others read.
-        match memory.replies.try_acquire(body.len() as u64) {
-            Some(common) => permit = common,
-            None => permit.shrink_to(body.len() as u64),
-        }
-        Ok(Bodies { bodies: vec![body], permit })
+        let permit = match memory.replies.try_acquire(bytes) {
+            Some(permit) => permit,
+            None => memory.ends.replies.acquire(bytes).await,
+        };
+        Ok(Bodies { bodies: vec![read.body.clone()], permit })
     }
+}
+
+/// Reads an end. What it gives is charged for as long as somebody holds it.
+async fn read_end(
+    blocks: &dyn BlockTable,
+    ledger: &ColdLedger,
+    object: &Arc<OpenObject>,
+    entry: EntryId,
+    reads: &ByteBudget,
+) -> Result<EndBody> {
+    let reader = object.reader();
+    let check = BodyCheck { ledger, key: reader.key() };
+    let mut expected = reader.entry_bytes(entry);
+    while let Some(bytes) = expected.filter(|bytes| *bytes <= reads.limit_bytes()) {
+        let mut permit = match blocks.try_room(bytes) {
+            Some(permit) => permit,
+            None => reads.acquire(bytes).await,
+        };
+        match reader.read_entry_within(entry, bytes).await? {
+            EntryRead::Row(row) => {
+                let body = check.body(&row, entry)?;
+                permit.shrink_to(body.len() as u64);
+                return Ok(EndBody { body, _permit: permit });
+            }
+            EntryRead::Needs(more) => expected = Some(more),
+        }
+    }
+    // What only its whole row group gives, or is larger than any entry of a client, is read as others are.
+    let row = blocks.row(object, entry).await?.ok_or_else(|| check.missing(entry))?;
+    let permit = reads.acquire(check.body_bytes(&row)).await;
+    Ok(EndBody { body: check.body(&row, entry)?, _permit: permit })
 }
 
 fn no_object(ledger: &ColdLedger) -> Error {

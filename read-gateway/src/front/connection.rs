@@ -1,13 +1,15 @@
-//! One connection: a single task that reads frames, has requests served side by side, and writes answers as they come.
+//! One connection: a task that reads frames and writes answers as they come. What cannot be answered at once is served in a task of
+//! its own, which goes on however slowly the peer takes its answers, and ends with the connection.
 //!
 //! # Order
-//! Answers come in any order, but for those of the same entry: clients of version 2 cannot tell them apart, so such a request waits
-//! for the one before it.
+//! Answers come in any order, but for those of the same entry in version 2, whose clients cannot tell them apart: such a request waits
+//! for the one before it. Requests of version 3 have numbers.
 //!
 //! # Bounds
-//! No more is read while [`REQUESTS_MAX`] requests are open or [`WAITING_BYTES_MAX`] of answers wait for the peer. A frame that is longer
-//! than any read request has (an add, which is refused) is paid for from the replies' budget before it is read. A peer that takes no
-//! answer or does not go on with a frame for [`PATIENCE`] is disconnected.
+//! No more is read while [`REQUESTS_MAX`] requests are open or [`WAITING_BYTES_MAX`] of answers wait for the peer. All answers that wait
+//! are charged to the connection's part of the replies' budget. A frame that is longer than any read request has (an add, which is
+//! refused) is paid for from it before it is read. A peer that takes no answer or does not go on with a frame for [`PATIENCE`] is
+//! disconnected.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -24,13 +26,15 @@ use proto::{
     FRAME_BYTES_MAX_DEFAULT, FrameDecoder, Incoming, PollTarget, Protocol, ReadTarget, ReplyTo, Request, decode_request,
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, WriteHalf};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::Front;
 use super::metrics::Asked;
+use super::places::Place;
 use super::serve::Answer;
 use super::strides::Strides;
-use crate::cold_tier::bodies::Access;
+use crate::cold_tier::bodies::{Access, Memory};
 
 /// Open requests of one connection that stop the reading of more.
 const REQUESTS_MAX: usize = 128;
@@ -47,10 +51,10 @@ const FREE_FRAME_BYTES: usize = 16 << 10;
 /// How long a peer may take nothing, or leave a frame half sent.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Serves one connection until its peer leaves, breaks the protocol or takes no answers, or the gateway stops.
-pub(super) async fn serve(front: Arc<Front>, stream: BoxStream, peer: String) {
+/// Serves one connection until its peer leaves, breaks the protocol or takes no answers, its place is another's, or the gateway stops.
+pub(super) async fn serve(front: Arc<Front>, stream: BoxStream, peer: String, place: Place) {
     let _open = front.metrics.connection();
-    match Connection::new(front).run(stream).await {
+    match Connection::new(front).run(stream, &place).await {
         Ok(End::Left) => tracing::debug!(peer, "connection closed"),
         Ok(End::Broke(cause)) => tracing::warn!(peer, cause, "connection closed: the peer broke the protocol"),
         Err(error) => tracing::debug!(peer, %error, "connection lost"),
@@ -59,7 +63,7 @@ pub(super) async fn serve(front: Arc<Front>, stream: BoxStream, peer: String) {
 
 /// Why a connection is over that was not lost.
 enum End {
-    /// Its peer sends no more, or the gateway stops.
+    /// Its peer sends no more, its place is another's, or the gateway stops.
     Left,
     /// Its peer must go.
     Broke(String),
@@ -71,18 +75,11 @@ type Key = (LedgerId, ReadTarget);
 /// A request on its way.
 struct Job {
     to: ReplyTo,
+    /// Of a request that has to wait for others of its kind.
+    key: Option<Key>,
     request: Request,
     access: Access,
     received: Instant,
-}
-
-impl Job {
-    fn key(&self) -> Option<Key> {
-        match &self.request {
-            Request::Read { ledger, target, .. } => Some((*ledger, *target)),
-            _ => None,
-        }
-    }
 }
 
 /// A request that was served.
@@ -103,6 +100,7 @@ enum LongFrame {
 
 struct Connection {
     front: Arc<Front>,
+    memory: Arc<Memory>,
     protocol: Protocol,
     decoder: FrameDecoder,
     input: BytesMut,
@@ -110,7 +108,8 @@ struct Connection {
     begun: Option<Instant>,
     long: LongFrame,
     strides: Strides,
-    work: FuturesUnordered<BoxFuture<'static, Served>>,
+    /// The open requests, whoever serves them.
+    work: FuturesUnordered<oneshot::Receiver<Served>>,
     /// Requests that wait for one of the same key.
     turns: HashMap<Key, VecDeque<Job>>,
     waiting: usize,
@@ -130,6 +129,7 @@ struct Connection {
 impl Connection {
     fn new(front: Arc<Front>) -> Self {
         Self {
+            memory: Arc::new(front.memory()),
             front,
             protocol: Protocol::default(),
             decoder: FrameDecoder::new(FRAME_BYTES_MAX_DEFAULT),
@@ -150,7 +150,7 @@ impl Connection {
         }
     }
 
-    async fn run(mut self, stream: BoxStream) -> std::io::Result<End> {
+    async fn run(mut self, stream: BoxStream, place: &Place) -> std::io::Result<End> {
         let (mut reader, mut writer) = tokio::io::split(stream);
         let stopping = self.front.tasks.token().clone();
         loop {
@@ -158,6 +158,7 @@ impl Connection {
                 tokio::time::timeout(PATIENCE, writer.shutdown()).await??;
                 return Ok(self.end.take().unwrap_or(End::Left));
             }
+            place.set_idle(self.is_idle());
             let may_read = self.end.is_none() && self.may_read();
             let has_room = self.output.len() < WAITING_BYTES_MAX;
             let deadline = [self.begun.filter(|_| may_read), self.stuck].into_iter().flatten().min();
@@ -173,10 +174,15 @@ impl Connection {
             tokio::select! {
                 biased;
                 () = stopping.cancelled(), if self.end.is_none() => self.end = Some(End::Left),
+                () = place.evicted().cancelled(), if self.end.is_none() => self.end = Some(End::Left),
                 written = send(&mut writer, &self.output), if self.unflushed || !self.output.is_empty() => {
                     self.written(written?)?;
                 }
-                Some(served) = self.work.next(), if has_room => self.served(served),
+                Some(served) = self.work.next(), if has_room => match served {
+                    Ok(served) => self.served(served),
+                    // Its task is gone, which has told why. The peer would wait for ever.
+                    Err(_) => return Err(std::io::Error::other("a request was lost")),
+                },
                 permit = paid(&mut self.long) => self.long = LongFrame::Paid(permit),
                 read = reader.read_buf(&mut self.input), if may_read => match read? {
                     0 => self.end = Some(End::Left),
@@ -185,6 +191,15 @@ impl Connection {
                 () = patience => return Err(std::io::ErrorKind::TimedOut.into()),
             }
         }
+    }
+
+    /// Whether its peer waits for nothing, and is waited for with nothing half done.
+    fn is_idle(&self) -> bool {
+        self.work.is_empty()
+            && self.output.is_empty()
+            && !self.unflushed
+            && self.input.is_empty()
+            && matches!(self.long, LongFrame::None)
     }
 
     fn may_read(&self) -> bool {
@@ -215,7 +230,7 @@ impl Connection {
             && bytes > FREE_FRAME_BYTES
             && matches!(self.long, LongFrame::None)
         {
-            let replies = self.front.memory.replies.clone();
+            let replies = self.memory.replies.clone();
             self.long = LongFrame::Waits(async move { replies.acquire(bytes as u64).await }.boxed());
         }
     }
@@ -233,8 +248,12 @@ impl Connection {
             }
             _ => Access::Point,
         };
-        let job = Job { to, request, access, received: Instant::now() };
-        if let Some(key) = job.key() {
+        let key = match (self.protocol, &request) {
+            (Protocol::V2, Request::Read { ledger, target, .. }) => Some((*ledger, *target)),
+            _ => None,
+        };
+        let job = Job { to, key, request, access, received: Instant::now() };
+        if let Some(key) = key {
             match self.turns.get_mut(&key) {
                 Some(waiting) => {
                     waiting.push_back(job);
@@ -248,12 +267,28 @@ impl Connection {
     }
 
     fn start(&mut self, job: Job) {
-        let front = Arc::clone(&self.front);
-        let (key, asked) = (job.key(), Asked::from(&job.request));
-        let Job { to, request, access, received } = job;
-        let serve =
-            async move { Served { to, key, asked, received, answer: front.answer(request, access, received).await } };
-        self.work.push(serve.boxed());
+        let (front, memory) = (Arc::clone(&self.front), Arc::clone(&self.memory));
+        let asked = Asked::from(&job.request);
+        let Job { to, key, request, access, received } = job;
+        let serve = async move {
+            let answer = front.answer(request, access, received, &memory).await;
+            Served { to, key, asked, received, answer }
+        };
+        let mut serve = serve.boxed();
+        let (mut answer, served) = oneshot::channel();
+        self.work.push(served);
+        // Most are answered from memory: a task would cost more than they do.
+        if let Some(served) = (&mut serve).now_or_never() {
+            let _ = answer.send(served);
+            return;
+        }
+        // What it holds or waits for together with others must not stand still with this connection.
+        self.front.tasks.spawn("bookkeeper request", async move {
+            tokio::select! {
+                served = serve => drop(answer.send(served)),
+                () = answer.closed() => {}
+            }
+        });
     }
 
     /// Puts an answer down, and lets the next request of its kind begin.

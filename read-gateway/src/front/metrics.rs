@@ -12,7 +12,11 @@ const CONNECTIONS: Def =
     Def::new("thermocline_gateway_bookkeeper_connections", "Connections of BookKeeper's protocol that are open.");
 const REFUSED: Def = Def::new(
     "thermocline_gateway_bookkeeper_refused_connections",
-    "Connections of BookKeeper's protocol that were closed at once because too many are open.",
+    "Connections of BookKeeper's protocol that were closed at once because too many are open, none of them idle.",
+);
+const EVICTED: Def = Def::new(
+    "thermocline_gateway_bookkeeper_evicted_connections",
+    "Connections of BookKeeper's protocol that were closed, idle longest of all, in favour of a new one.",
 );
 const REQUESTS: Def = Def::new(
     "thermocline_gateway_bookkeeper_requests",
@@ -100,6 +104,7 @@ impl From<&Reply> for Told {
 pub(super) struct Metrics {
     connections: Gauge,
     refused: Counter,
+    evicted: Counter,
     requests: By<(Asked, Told), Counter>,
     seconds: Histogram,
     bytes: Counter,
@@ -111,6 +116,7 @@ impl Metrics {
         Self {
             connections: Gauge::default(),
             refused: Counter::default(),
+            evicted: Counter::default(),
             requests: By::default(),
             seconds: Histogram::seconds(),
             bytes: Counter::default(),
@@ -125,6 +131,10 @@ impl Metrics {
 
     pub(super) fn connection_refused(&self) {
         self.refused.inc();
+    }
+
+    pub(super) fn connection_evicted(&self) {
+        self.evicted.inc();
     }
 
     pub(super) fn answered(&self, asked: Asked, reply: &Reply, bytes: usize, latency: Duration) {
@@ -142,6 +152,7 @@ impl Metrics {
         let mut set = Set::new();
         set.gauge(CONNECTIONS, &self.connections);
         set.counter(REFUSED, &self.refused);
+        set.counter(EVICTED, &self.evicted);
         set.counters(REQUESTS, &self.requests);
         set.histogram(SECONDS, &self.seconds);
         set.counter(BYTES, &self.bytes);

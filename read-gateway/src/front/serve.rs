@@ -1,5 +1,6 @@
 //! One request, from what it asks to what it is told.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,7 +13,7 @@ use proto::{
 use tokio::time::Instant;
 
 use super::Front;
-use crate::cold_tier::bodies::{Access, Ask, ColdLedger};
+use crate::cold_tier::bodies::{Access, Ask, ColdLedger, Memory};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The first pause before a request is tried again, and the longest: each is twice the one before.
@@ -32,6 +33,14 @@ impl Answer {
     fn free(reply: Reply) -> Self {
         Self { reply, permit: None }
     }
+}
+
+/// A request, how a read of one entry is expected to go on, and the memory of whoever asks.
+#[derive(Clone, Copy)]
+struct Call<'a> {
+    request: &'a Request,
+    access: Access,
+    memory: &'a Memory,
 }
 
 /// What an error is called on the wire.
@@ -75,7 +84,7 @@ fn next(error: &Error, proven: bool) -> Next {
 impl Front {
     /// Answers a request that was received then within the front's deadline, whatever happens: one that has waited for its turn has
     /// the less time, since its peer counts from when it asked. `access` says how a read of one entry is expected to go on.
-    pub(super) async fn answer(&self, request: Request, access: Access, received: Instant) -> Answer {
+    pub(super) async fn answer(&self, request: Request, access: Access, received: Instant, memory: &Memory) -> Answer {
         let Some(ledger) = request.ledger() else { return Answer::free(about_the_bookie(&request)) };
         if !self.shards.contains(shard_of(ledger)) {
             self.metrics.foreign_shard();
@@ -85,13 +94,13 @@ impl Front {
             Request::ForceLedger { .. } => Ok(Answer::free(Reply::Forced)),
             Request::Add { .. } | Request::WriteLac { .. } => Ok(Answer::free(Reply::Failed(Status::ReadOnly))),
             // The protocol tells both as "no entry", which is what a reply with neither part becomes.
-            Request::ReadLac { .. } => match self.in_time(ledger, &request, access, received).await {
+            Request::ReadLac { .. } => match self.in_time(ledger, &request, access, received, memory).await {
                 Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::OutOfRange) => {
                     Ok(Answer::free(Reply::Lac { explicit: None, last_entry: None }))
                 }
                 answer => answer,
             },
-            _ => self.in_time(ledger, &request, access, received).await,
+            _ => self.in_time(ledger, &request, access, received, memory).await,
         };
         answer.unwrap_or_else(|error| {
             let status = word(&error);
@@ -105,11 +114,19 @@ impl Front {
     }
 
     /// Tries until there is an answer, the time is over, or the gateway stops.
-    async fn in_time(&self, ledger: LedgerId, request: &Request, access: Access, received: Instant) -> Result<Answer> {
+    async fn in_time(
+        &self,
+        ledger: LedgerId,
+        request: &Request,
+        access: Access,
+        received: Instant,
+        memory: &Memory,
+    ) -> Result<Answer> {
         let mut last = None;
         let until = received + self.deadline;
+        let call = Call { request, access, memory };
         let ended = tokio::select! {
-            ended = tokio::time::timeout_at(until, self.tries(ledger, request, access, &mut last)) => ended,
+            ended = tokio::time::timeout_at(until, self.tries(ledger, call, &mut last)) => ended,
             () = self.tasks.stopping() => return Err(Error::stopping()),
         };
         ended.unwrap_or_else(|_| {
@@ -121,20 +138,14 @@ impl Front {
         })
     }
 
-    async fn tries(
-        &self,
-        ledger: LedgerId,
-        request: &Request,
-        access: Access,
-        last: &mut Option<Error>,
-    ) -> Result<Answer> {
+    async fn tries(&self, ledger: LedgerId, call: Call<'_>, last: &mut Option<Error>) -> Result<Answer> {
         let mut pause = PAUSE_FIRST;
         let mut proven = false;
         loop {
             let known = if proven { self.known.prove(ledger).await } else { self.known.get(ledger).await };
             let is_known = known.is_ok();
             let error = match known {
-                Ok(known) => match self.serve(&known, request, access).await {
+                Ok(known) => match self.serve(&known, call).await {
                     Ok(answer) => return Ok(answer),
                     Err(error) => error,
                 },
@@ -155,22 +166,22 @@ impl Front {
     }
 
     /// One try.
-    async fn serve(&self, ledger: &ColdLedger, request: &Request, access: Access) -> Result<Answer> {
-        match request {
+    async fn serve(&self, ledger: &Arc<ColdLedger>, call: Call<'_>) -> Result<Answer> {
+        match call.request {
             Request::Read { target, fence, master_key, .. } => {
                 if *fence {
                     check_key(ledger, master_key.as_ref())?;
                 }
-                self.read(ledger, *target, access).await
+                self.read(ledger, *target, call).await
             }
             // All of a closed ledger is confirmed, so there is nothing to wait for.
-            Request::LongPoll { target: PollTarget::Read(target), .. } => self.read(ledger, *target, access).await,
+            Request::LongPoll { target: PollTarget::Read(target), .. } => self.read(ledger, *target, call).await,
             Request::LongPoll { target: PollTarget::Next, previous, .. } => {
                 let next = previous.map_or(EntryId::ZERO, EntryId::next);
                 let next = ledger.last.filter(|last| next <= *last).map(|_| next);
                 let (entry, permit) = match next {
                     Some(next) => {
-                        let (body, permit) = self.body(ledger, next, access).await?;
+                        let (body, permit) = self.body(ledger, next, call.access, call.memory).await?;
                         (Some((next, body)), Some(permit))
                     }
                     None => (None, None),
@@ -181,10 +192,10 @@ impl Front {
                 if *fence {
                     check_key(ledger, master_key.as_ref())?;
                 }
-                self.batch(ledger, *start, *count_max, *bytes_max).await
+                self.batch(ledger, *start, *count_max, *bytes_max, call.memory).await
             }
             Request::ReadLac { .. } => {
-                let (body, permit) = self.last_body(ledger).await?;
+                let (body, permit) = self.last_body(ledger, call.memory).await?;
                 Ok(Answer { reply: Reply::Lac { explicit: None, last_entry: Some(body) }, permit: Some(permit) })
             }
             Request::ListEntries { .. } => {
@@ -204,10 +215,10 @@ impl Front {
         }
     }
 
-    async fn read(&self, ledger: &ColdLedger, target: ReadTarget, access: Access) -> Result<Answer> {
+    async fn read(&self, ledger: &Arc<ColdLedger>, target: ReadTarget, call: Call<'_>) -> Result<Answer> {
         let (body, permit) = match target {
-            ReadTarget::Last => self.last_body(ledger).await?,
-            ReadTarget::Entry(entry) => self.body(ledger, entry, access).await?,
+            ReadTarget::Last => self.last_body(ledger, call.memory).await?,
+            ReadTarget::Entry(entry) => self.body(ledger, entry, call.access, call.memory).await?,
         };
         Ok(Answer { reply: Reply::Read { body, max_lac: ledger.last }, permit: Some(permit) })
     }
@@ -215,13 +226,14 @@ impl Front {
     /// Entries from `start` on, as many as fit into one reply and lie in one row group: fewer than asked for is an answer too.
     async fn batch(
         &self,
-        ledger: &ColdLedger,
+        ledger: &Arc<ColdLedger>,
         start: EntryId,
         count_max: Option<u32>,
         bytes_max: u64,
+        memory: &Memory,
     ) -> Result<Answer> {
         if count_max == Some(1) {
-            let (body, permit) = self.body(ledger, start, Access::Point).await?;
+            let (body, permit) = self.body(ledger, start, Access::Point, memory).await?;
             return Ok(Answer { reply: Reply::Batch { entries: vec![body] }, permit: Some(permit) });
         }
         if ledger.last.is_none_or(|last| start > last) {
@@ -235,7 +247,7 @@ impl Front {
             overhead: BATCH_ENTRY_HEAD_BYTES as u64,
             access: Access::Scan,
         };
-        let found = self.tiers.cold.bodies(ledger, ask, &self.memory).await?;
+        let found = self.tiers.cold.bodies(ledger, ask, memory).await?;
         if found.bodies.first().is_some_and(|first| first.len() as u64 > BATCH_BYTES_MAX - ask.overhead - head) {
             // The few bytes that this reply has more than a plain one are too many: the entry can be read alone.
             let message = format!("read entry {start} of ledger {}: it is too long for a batch", ledger.id);
@@ -244,18 +256,24 @@ impl Front {
         Ok(Answer { reply: Reply::Batch { entries: found.bodies }, permit: Some(found.permit) })
     }
 
-    async fn last_body(&self, ledger: &ColdLedger) -> Result<(Bytes, BytePermit)> {
+    async fn last_body(&self, ledger: &Arc<ColdLedger>, memory: &Memory) -> Result<(Bytes, BytePermit)> {
         let last = ledger.last.ok_or_else(|| past_the_end(ledger))?;
-        self.body(ledger, last, Access::End).await
+        self.body(ledger, last, Access::End, memory).await
     }
 
-    async fn body(&self, ledger: &ColdLedger, entry: EntryId, access: Access) -> Result<(Bytes, BytePermit)> {
+    async fn body(
+        &self,
+        ledger: &Arc<ColdLedger>,
+        entry: EntryId,
+        access: Access,
+        memory: &Memory,
+    ) -> Result<(Bytes, BytePermit)> {
         if ledger.last.is_none_or(|last| entry > last) {
             return Err(past_the_end(ledger));
         }
         let is_end = entry == EntryId::ZERO || ledger.last == Some(entry);
         let access = if is_end { Access::End } else { access };
-        let mut bodies = self.tiers.cold.bodies(ledger, Ask::one(entry, access), &self.memory).await?;
+        let mut bodies = self.tiers.cold.bodies(ledger, Ask::one(entry, access), memory).await?;
         let body = bodies.bodies.pop().ok_or_else(|| {
             Error::new(ErrorKind::Internal, format!("read entry {entry} of ledger {}: nothing came", ledger.id))
         })?;

@@ -21,6 +21,8 @@ use crate::testing::{Made, On, Sizes, World, id, noise};
 
 const ADDRESS: &str = "gateway:3181";
 const DEADLINE: Duration = Duration::from_secs(4);
+/// More than one connection may have open.
+const REQUESTS: usize = 200;
 
 /// A world with a front.
 struct Served {
@@ -41,6 +43,12 @@ impl Served {
         let listener = network.listen(ADDRESS);
         world.tasks.spawn_critical("front", accept(Arc::clone(&front), Box::new(listener)));
         Self { world, network, front }
+    }
+
+    /// Bytes of the memory for ends that are in use.
+    fn ends_used(&self) -> u64 {
+        let ends = &self.front.ends;
+        ends.indexes.used_bytes() + ends.reads.used_bytes() + ends.replies.used_bytes()
     }
 
     async fn connect(&self) -> Peer {
@@ -322,8 +330,7 @@ async fn the_ends_are_served_when_all_other_memory_is_used_up() {
         assert_eq!(Peer::told(&served, made.ledger, id(entry)).await, Status::Ok, "{entry}");
     }
     assert_eq!(Peer::told(&served, made.ledger, id(100)).await, Status::TooManyRequests);
-    let ends = &served.front.memory;
-    assert_eq!((ends.ends.used_bytes(), ends.end_indexes.used_bytes()), (0, 0));
+    assert_eq!(served.ends_used(), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -379,20 +386,131 @@ async fn reads_of_one_entry_are_answered_in_their_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn connections_over_the_limit_and_peers_that_break_the_protocol_are_closed() {
+async fn requests_with_numbers_do_not_wait_for_one_of_the_same_entry() {
+    let served = Served::new(World::new(Sizes::default()));
+    let made = served.world.make(7, noise(5, 50), On::Released).await;
+    let replies = served.world.tiers.send_budget.acquire(u64::MAX).await;
+    let mut peer = served.connect().await;
+    let mut frames = BytesMut::new();
+    let target = ReadTarget::Entry(id(2));
+    encode_read_v3(1, made.ledger, target, None, false, &mut frames);
+    encode_read_v3(2, made.ledger, target, Some(&MasterKey::EMPTY), false, &mut frames);
+    peer.send(&frames).await;
+    let first = decode_response_v3(peer.frame().await.unwrap()).unwrap();
+    assert_eq!((first.txn, first.status), (2, Status::Unauthorized), "the read before it waits for memory");
+    drop(replies);
+    let second = decode_response_v3(peer.frame().await.unwrap()).unwrap();
+    assert_eq!((second.txn, second.status), (1, Status::Ok));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_takes_nothing_leaves_memory_and_turns_to_others() {
+    let served = Served::new(World::new(Sizes { group: 4 << 20, ..Sizes::default() }));
+    let (large, other) = (
+        served.world.make(7, noise(40, 100_000), On::Released).await,
+        served.world.make(8, noise(5, 50), On::Released).await,
+    );
+    let mut greedy = served.connect().await;
+    let mut frames = BytesMut::new();
+    for _ in 0..REQUESTS {
+        encode_batch_read_v2(&batch_of(large.ledger, 0, None, 5 << 20), &mut frames);
+    }
+    // What it asks for last is under way when it is stuck.
+    encode_read_v2(other.ledger, ReadTarget::Entry(id(1)), None, false, &mut frames);
+    greedy.send(&frames).await;
+    let fair = (served.world.tiers.send_budget.limit_bytes() / FAIR_PARTS).max(REPLY_BYTES_MAX);
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(20) {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert!(served.world.tiers.send_budget.used_bytes() <= fair, "a fair part");
+        let (mut peer, asked) = (served.connect().await, Instant::now());
+        let target = ReadTarget::Entry(id(1));
+        assert_eq!(peer.read_v2(other.ledger, target, None).await.status, Status::Ok);
+        assert_eq!(peer.batch(batch_of(large.ledger, 0, None, 5 << 20)).await.status, Status::Ok);
+        assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
+    }
+    assert_ne!(served.world.tiers.send_budget.used_bytes(), 0, "it is stuck");
+    drop(greedy);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_ends_of_many_ledgers_at_once_are_read_by_pages_and_each_once() {
+    const LEDGERS: u64 = 40;
+    let served = Served::new(World::new(Sizes { group: 8 << 20, ..Sizes::default() }));
+    let mut made = Vec::new();
+    for number in 0..LEDGERS {
+        made.push(served.world.make(number, noise(60, 100_000), On::Released).await);
+    }
+    let _blocks = served.world.blocks_budget.acquire(u64::MAX).await;
+    let _replies = served.world.tiers.send_budget.acquire(u64::MAX).await;
+    let _footers = served.world.footers_budget.acquire(u64::MAX).await;
+    let asked = Instant::now();
+    let auditors = (0..4).map(|_| async {
+        let mut peers = Vec::new();
+        for made in &made {
+            let mut peer = served.connect().await;
+            let mut frames = BytesMut::new();
+            for entry in [0, 59] {
+                encode_read_v3(entry, made.ledger, ReadTarget::Entry(id(entry)), None, false, &mut frames);
+            }
+            peer.send(&frames).await;
+            peers.push(peer);
+        }
+        for mut peer in peers {
+            for _ in 0..2 {
+                assert_eq!(decode_response_v3(peer.frame().await.unwrap()).unwrap().status, Status::Ok);
+            }
+        }
+    });
+    futures::future::join_all(auditors).await;
+    assert!(asked.elapsed() < DEADLINE);
+    let traffic = served.world.faults.take_traffic();
+    let object = served.world.object_bytes(&made[0]).await;
+    assert!(traffic.get_bytes() < LEDGERS * object / 4, "pages, not row groups: {}", traffic.get_bytes());
+    // An index and two ends, of two ranges each, once for all who ask at the same time.
+    assert!(traffic.gets.len() as u64 <= LEDGERS * 2 * 5, "{} reads", traffic.gets.len());
+    assert_eq!(served.ends_used(), 0);
+    assert!(served.front.ends.reads.peak_bytes() > 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_newcomer_takes_the_place_of_the_longest_idle_and_of_nobody_busy() {
     let config = GatewayConfig { bookkeeper_connections_max: 2, ..GatewayConfig::default() };
     let served = Served::with(World::new(Sizes::default()), config);
     let made = served.world.make(7, noise(5, 50), On::Released).await;
-    let (mut first, mut second) = (served.connect().await, served.connect().await);
+    let hot = served.world.make(8, noise(5, 50), On::Hot).await;
     let target = ReadTarget::Entry(id(1));
-    assert_eq!(first.read_v2(made.ledger, target, None).await.status, Status::Ok);
+    let (mut first, mut second) = (served.connect().await, served.connect().await);
     assert_eq!(second.read_v2(made.ledger, target, None).await.status, Status::Ok);
-    assert_eq!(served.connect().await.frame().await, None);
-    second.send(&[0, 0, 0, 1, 0x77]).await;
-    assert_eq!(second.frame().await, None);
-    // Its place is free again.
+    assert_eq!(first.read_v2(made.ledger, target, None).await.status, Status::Ok);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(first.read_v2(made.ledger, target, None).await.status, Status::Ok);
+    // The second has asked for nothing since: it goes.
     let mut third = served.connect().await;
     assert_eq!(third.read_v3(made.ledger, target, None).await.status, Status::Ok);
+    assert_eq!(second.frame().await, None);
+    // While both wait for answers nobody else gets in.
+    let (one, other, ()) =
+        tokio::join!(first.read_v2(hot.ledger, target, None), third.read_v3(hot.ledger, target, None), async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            assert_eq!(served.connect().await.frame().await, None);
+        });
+    assert_eq!((one.status, other.status), (Status::TooManyRequests, Status::TooManyRequests));
+    let fourth = served.connect().await.read_v2(made.ledger, target, None).await;
+    assert_eq!(fourth.status, Status::Ok);
+}
+
+#[tokio::test(start_paused = true)]
+async fn peers_that_break_the_protocol_are_closed() {
+    let config = GatewayConfig { bookkeeper_connections_max: 1, ..GatewayConfig::default() };
+    let served = Served::with(World::new(Sizes::default()), config);
+    let made = served.world.make(7, noise(5, 50), On::Released).await;
+    let mut peer = served.connect().await;
+    peer.send(&[0, 0, 0, 1, 0x77]).await;
+    assert_eq!(peer.frame().await, None);
+    // Its place is free again.
+    let again = served.connect().await.read_v3(made.ledger, ReadTarget::Entry(id(1)), None).await;
+    assert_eq!(again.status, Status::Ok);
 }
 
 #[tokio::test(start_paused = true)]
