@@ -196,7 +196,7 @@ async fn damage_is_told_and_names_the_object() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_store_that_fails_for_a_moment_is_asked_again() {
     let world = World::new(Sizes::default());
     let made = world.make(1, noise(100, 1_000), On::Released).await;
