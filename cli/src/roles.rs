@@ -12,6 +12,7 @@ pub(crate) mod front;
 mod gateway;
 mod offloader;
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use common::shutdown::{StopError, TaskTree};
@@ -142,9 +143,13 @@ async fn serve_until_told(
     }
 }
 
+/// Whether a host stands for every address of the machine, which is none that others reach.
+pub(crate) fn is_for_all(host: &str) -> bool {
+    host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok_and(|address| address.is_unspecified())
+}
+
 /// The address to tell others: the advertised one, or the one that was bound if others can reach it.
 fn advertised(role: &str, bound: &str, advertise: &str) -> Result<String, Fault> {
-    let is_for_all = |host: &str| matches!(host.trim_matches(['[', ']']), "0.0.0.0" | "::");
     let Some((host, _)) = bound.rsplit_once(':') else { return Ok(bound.to_owned()) };
     if advertise.is_empty() {
         if is_for_all(host) {

@@ -1,5 +1,7 @@
 //! `thermocline gateway`: writes ledgers and reads them from whichever tier holds them, over gRPC.
 
+use std::net::IpAddr;
+
 use common::budget::ByteBudget;
 use common::clock::Clock;
 use common::net::{Listener as _, Offer, TcpListener};
@@ -10,7 +12,7 @@ use metadata::{GatewayInfo, Ledgers};
 use read_gateway::{GatewayConfig, GatewayParts, LedgersService, Registration};
 
 use super::compose::{self, ClientOf};
-use super::{Watched, advertised, door, failed, front, serve_until_told, usage};
+use super::{Watched, advertised, door, failed, front, is_for_all, serve_until_told, usage};
 use crate::args::GatewayArgs;
 use crate::fault::chain;
 use crate::settings::{self, GatewaySettings};
@@ -24,10 +26,14 @@ pub(crate) async fn run(args: GatewayArgs) -> Result<(), Fault> {
     let memory_max = settings.memory_max.bytes();
     let client_bytes = compose::client_bytes(memory_max, memory(&settings.gateway), "gateway")?;
     let listener = front::bind(&settings.listen).await?;
-    let address = advertised("gateway", &listener.address(), &settings.advertise)?;
+    let listener_address = listener.address();
+    let address = advertised("gateway", &listener_address, &settings.advertise)?;
     let cold_ids = bind_bookkeeper(&settings.bookkeeper_listen, &settings.listen).await?;
     let bookkeeper = match &cold_ids {
-        Some(listener) => Some(advertised_bookkeeper(&listener.address(), &settings.bookkeeper_advertise, &address)?),
+        Some(listener) => {
+            let bound = listener.address();
+            Some(advertised_cold_ids(&bound, &settings.bookkeeper_advertise, &listener_address, &address)?)
+        }
         None => None,
     };
     let (clock, rng) = (Clock::system(), Rng::from_os());
@@ -114,13 +120,33 @@ fn beside(listen: &str) -> String {
     format!("{host}:0")
 }
 
-/// Where clients reach the front for cold ids. `gateway` is the address that the gateway itself registers.
-fn advertised_bookkeeper(bound: &str, advertise: &str, gateway: &str) -> Result<String, Fault> {
-    let (host, port) = (gateway.rsplit_once(':'), bound.rsplit_once(':'));
-    match (advertise, host, port) {
-        ("", Some((host, _)), Some((_, port))) => Ok(format!("{host}:{port}")),
-        _ => advertised("gateway", bound, advertise),
+/// Where clients reach the front for cold ids, which is registered for them: the advertised address; else what was bound, at the
+/// host that the gateway itself is told to others by where both take connections at the same host. `gateway_bound` is what the
+/// gateway's own front was bound to, `gateway` what others are told.
+fn advertised_cold_ids(bound: &str, advertise: &str, gateway_bound: &str, gateway: &str) -> Result<String, Fault> {
+    let host = |address: &str| address.rsplit_once(':').map(|(host, _)| host.to_owned()).unwrap_or_default();
+    if !advertise.is_empty() {
+        return advertised("gateway", bound, advertise).map_err(|_| {
+            Fault::usage(format!(
+                "bookkeeper_advertise {advertise}: write the host and port that clients reach, as in 10.0.0.7:3181"
+            ))
+        });
     }
+    let (here, told) = (host(bound), host(gateway));
+    let all = is_for_all(&here);
+    if !all && here != host(gateway_bound) {
+        return Ok(bound.to_owned());
+    }
+    let is_loopback = told == "localhost"
+        || told.trim_matches(['[', ']']).parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+    if all && (is_loopback || is_for_all(&told)) {
+        return Err(Fault::usage(format!(
+            "bookkeeper_listen {bound} takes connections on every address, but cold ids must be registered at one, and the gateway is \
+             told to others as {gateway}: set bookkeeper_advertise = \"HOST:PORT\""
+        )));
+    }
+    let port = bound.rsplit_once(':').map_or("", |(_, port)| port);
+    Ok(format!("{told}:{port}"))
 }
 
 #[cfg(test)]
@@ -131,10 +157,27 @@ mod tests {
     fn clients_are_told_an_address_beside_the_gateways_own() {
         assert_eq!(beside("0.0.0.0:9600"), "0.0.0.0:0");
         assert_eq!(beside("[::1]:9600"), "[::1]:0");
-        let told = |advertise| advertised_bookkeeper("0.0.0.0:41000", advertise, "gw1.example:9600");
-        assert_eq!(told("").unwrap(), "gw1.example:41000");
-        assert_eq!(told("vip.example:3181").unwrap(), "vip.example:3181");
-        assert_eq!(told("vip.example").unwrap_err().exit_code(), 2);
+        let told = |bound, advertise, own, gateway| advertised_cold_ids(bound, advertise, own, gateway);
+        let all = "0.0.0.0:41000";
+        let beside = told(all, "", "0.0.0.0:9600", "gw1.example:9600").unwrap();
+        assert_eq!(beside, "gw1.example:41000");
+        let beside = told("10.0.0.5:41000", "", "10.0.0.5:9600", "gw1.example:9600").unwrap();
+        assert_eq!(beside, "gw1.example:41000");
+        assert_eq!(told("127.0.0.1:5", "", "127.0.0.1:9600", "127.0.0.1:9600").unwrap(), "127.0.0.1:5");
+        let elsewhere = told("10.0.0.5:3181", "", "127.0.0.1:9600", "127.0.0.1:9600").unwrap();
+        assert_eq!(elsewhere, "10.0.0.5:3181", "nobody listens at this port of loopback");
+        assert_eq!(told(all, "vip.example:3181", "127.0.0.1:9600", "127.0.0.1:9600").unwrap(), "vip.example:3181");
+        for (bound, advertise, gateway) in [
+            (all, "vip.example", "gw1.example:9600"),
+            (all, "0.0.0.0:3181", "gw1.example:9600"),
+            (all, "", "127.0.0.1:9600"),
+            ("[::]:41000", "", "[::1]:9600"),
+            (all, "", "localhost:9600"),
+        ] {
+            let fault = told(bound, advertise, gateway, gateway).unwrap_err();
+            assert_eq!(fault.exit_code(), 2);
+            assert!(fault.to_string().contains("bookkeeper_advertise"), "{fault}");
+        }
     }
 
     #[tokio::test]

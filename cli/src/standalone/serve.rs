@@ -16,7 +16,7 @@ use read_gateway::{GatewayParts, LedgersService, Registration};
 
 use super::status::{NodeStatus, SharedBookies};
 use super::usage;
-use crate::roles::front;
+use crate::roles::{front, is_for_all};
 use crate::{Fault, Settings};
 
 /// What the front is made of.
@@ -80,11 +80,24 @@ pub(super) async fn start(settings: &Settings, parts: FrontParts) -> Result<Fron
         },
         settings.gateway.clone(),
     );
-    let info = GatewayInfo {
-        id: address,
-        endpoint: endpoint.clone(),
-        bookkeeper: cold_ids.as_ref().map(|listener| listener.address()),
+    let bookkeeper = match &cold_ids {
+        // Of a node that takes connections on every address, clients know the host of its bookies.
+        Some(listener) => {
+            let bound = listener.address();
+            let (host, port) = bound.rsplit_once(':').unwrap_or((&bound, ""));
+            let told = if is_for_all(host) { &settings.bookie_host } else { host };
+            Some(format!("{told}:{port}")).filter(|_| !is_for_all(told))
+        }
+        None => None,
     };
+    if cold_ids.is_some() && bookkeeper.is_none() {
+        return Err(Fault::usage(
+            "the node takes connections on every address, but cold ids must be registered at one: set bookie_host to what others reach, \
+             or bookkeeper_listen to off"
+                .to_owned(),
+        ));
+    }
+    let info = GatewayInfo { id: address, endpoint: endpoint.clone(), bookkeeper };
     let offer = cold_ids.as_ref().map(|listener| listener.offer()).unwrap_or_default();
     let registration = Registration::new(metadata.clone(), info, offer, gateway.shards());
     let patience = settings.offloader.registration_patience();
