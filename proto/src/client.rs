@@ -164,6 +164,12 @@ pub fn encode_read_v3(
     encode_message(&message, out);
 }
 
+/// Marks the last frame in `out`, a version 3 request that begins at `start`, as asked on behalf of another caller: whoever gets it
+/// answers from what it has, and asks nobody else.
+pub fn mark_relayed(start: usize, out: &mut BytesMut) {
+    crate::v3::mark(start, out);
+}
+
 /// Appends a version 3 ADD frame. The ids must be those in `body`.
 #[expect(clippy::too_many_arguments, reason = "one argument per field of the message")]
 pub fn encode_add_v3(

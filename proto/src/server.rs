@@ -116,7 +116,7 @@ pub struct ReplyTo(pub(crate) Address);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Address {
     V2 { version: u8, opcode: u8, ledger: i64, entry: i64, request: i64 },
-    V3 { txn: u64, operation: OperationType, ledger: i64, entry: i64, fencing: bool },
+    V3 { txn: u64, operation: OperationType, ledger: i64, entry: i64, fencing: bool, relayed: bool },
 }
 
 impl ReplyTo {
@@ -128,10 +128,16 @@ impl ReplyTo {
             Address::V2 { version, opcode, ledger, entry, request } => {
                 v2::encode_reply(v2::Recipient { version, opcode, ledger, entry, request }, reply, out);
             }
-            Address::V3 { txn, operation, ledger, entry, fencing } => {
+            Address::V3 { txn, operation, ledger, entry, fencing, relayed: _ } => {
                 v3::encode_reply(v3::Recipient { txn, operation, ledger, entry, fencing }, reply, out);
             }
         }
+    }
+
+    /// Whether another bookie asks on behalf of its own caller (see [`crate::client::mark_relayed`]): such a request MUST be
+    /// answered from what is here.
+    pub fn is_relayed(&self) -> bool {
+        matches!(self.0, Address::V3 { relayed: true, .. })
     }
 
     /// The same frame in a buffer of its own.

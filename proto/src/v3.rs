@@ -6,9 +6,11 @@
 
 mod decode;
 mod encode;
+mod hop;
 
 pub(crate) use decode::decode_request;
 pub(crate) use encode::{Recipient, encode_reply, encode_response, response};
+pub(crate) use hop::mark;
 
 /// Field 1, length-delimited: the header every version 3 message starts with.
 pub(crate) const FIRST_BYTE: u8 = 0x0a;

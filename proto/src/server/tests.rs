@@ -500,11 +500,26 @@ mod version_3 {
     }
 
     #[test]
-    fn the_logging_context_of_callers_is_ignored() {
-        let pair = wire::ContextPair { key: Some("request".to_owned()), value: None };
+    fn of_the_logging_context_only_the_hop_mark_matters() {
         let read = Some(wire::ReadLacRequest { ledger_id: Some(1) });
-        let message = wire::Request { request_context: vec![pair; 3], read_lac_request: read, ..message(7) };
-        assert_eq!(request(&frame(&message)).1, Request::ReadLac { ledger: ledger(1) });
+        let plain = frame(&wire::Request { read_lac_request: read, ..message(7) });
+        let with = |context: &[u8]| {
+            let mut framed = BytesMut::from(&plain[..]);
+            framed.extend_from_slice(context);
+            let length = u32::try_from(framed.len() - 4).unwrap();
+            framed[..4].copy_from_slice(&length.to_be_bytes());
+            framed
+        };
+        // A pair with the key "request" and no value, twice.
+        let (to, got) = request(&with(b"\xc2\x0c\x09\x0a\x07request\xc2\x0c\x09\x0a\x07request"));
+        assert_eq!((got, to.is_relayed()), (Request::ReadLac { ledger: ledger(1) }, false));
+        let mut marked = BytesMut::from(&b"x"[..]);
+        marked.extend_from_slice(&plain);
+        client::mark_relayed(1, &mut marked);
+        let (to, got) = request(&marked[1..]);
+        assert_eq!((got, to.is_relayed()), (Request::ReadLac { ledger: ledger(1) }, true));
+        let answer = client::decode_response_v3(payload(&to.to_frame(&Reply::Failed(Status::NoEntry)))).unwrap();
+        assert_eq!((answer.txn, answer.ledger), (9, 1), "answered as any other");
     }
 
     #[test]

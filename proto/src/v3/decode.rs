@@ -4,7 +4,7 @@ use bytes::{Buf, Bytes};
 use ledger::{EntryId, LAC_HEADER_BYTES, LedgerId, MasterKey};
 use prost::Message;
 
-use super::{INFO_FREE, INFO_TOTAL, NO_ID, WRITE_FLAG_DEFERRED_SYNC, encode};
+use super::{INFO_FREE, INFO_TOTAL, NO_ID, WRITE_FLAG_DEFERRED_SYNC, encode, hop};
 use crate::bookkeeper::{self as wire, OperationType, ProtocolVersion, add_request, read_request};
 use crate::request::{BODY_BYTES_MIN, LAC_BODY_BYTES_MAX};
 use crate::server::{Address, CloseReason, Incoming, Reply, ReplyTo};
@@ -15,7 +15,7 @@ use crate::{PollTarget, ReadTarget, Request, Status};
 const LAC_BODY_BYTES_MIN: usize = LAC_HEADER_BYTES;
 
 pub(crate) fn decode_request(payload: Bytes) -> Incoming {
-    let Ok(request) = wire::Request::decode(payload) else { return Incoming::Close(CloseReason::Malformed) };
+    let Ok(request) = wire::Request::decode(payload.clone()) else { return Incoming::Close(CloseReason::Malformed) };
     // Without these three no answer would be understood.
     let Some((version, operation, txn)) =
         request.header.as_ref().and_then(|header| Some((header.version?, header.operation?, header.txn_id?)))
@@ -27,7 +27,8 @@ pub(crate) fn decode_request(payload: Bytes) -> Incoming {
     match known {
         Some(operation) => {
             let (ledger, entry) = ids(operation, &request);
-            let to = |fencing| ReplyTo(Address::V3 { txn, operation, ledger, entry, fencing });
+            let relayed = is_relayed(operation) && hop::is_marked(&payload);
+            let to = |fencing| ReplyTo(Address::V3 { txn, operation, ledger, entry, fencing, relayed });
             let decoded = if bad_version { Err(Status::BadVersion) } else { decode_served(operation, request) };
             match decoded {
                 Ok(request) => {
@@ -58,6 +59,11 @@ fn is_served(operation: OperationType) -> bool {
             | OperationType::ForceLedger
             | OperationType::GetListOfEntriesOfLedger
     )
+}
+
+/// Whether a bookie may ask another one for what this operation wants.
+fn is_relayed(operation: OperationType) -> bool {
+    matches!(operation, OperationType::ReadEntry | OperationType::ReadLac)
 }
 
 /// The ids as they were sent, for the answer; -1 for those that were not.
