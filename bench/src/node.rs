@@ -57,6 +57,7 @@ impl Node {
                 dir: dir.to_path_buf(),
                 disk: Arc::new(disk.clone()),
                 metadata: metadata.clone(),
+                connector: Arc::new(TcpConnector),
                 listener: Box::new(listener),
                 clock: Clock::system(),
                 rng: Rng::from_os(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use common::budget::ByteBudget;
 use common::clock::Clock;
 use common::metrics::Set;
-use common::net::{Listener, Offer};
+use common::net::{Connector, Listener, Offer};
 use common::rng::Rng;
 use common::shutdown::{StopError, TaskTree};
 use ledger::BookieId;
@@ -24,6 +24,7 @@ use crate::index::{Index, RocksIndex, rows};
 use crate::journal::{JournalWriter, Replayed, SEAL_QUEUE, SealJob, Sealer, SegmentMaker, replay};
 use crate::metrics::Metrics;
 use crate::registration::Registration;
+use crate::relay::{Relay, RelayParts};
 use crate::server::{Server, accept};
 use crate::store::{BookieState, OpenSegment, Store, Tombstones};
 
@@ -40,6 +41,8 @@ pub struct BookieParts {
     pub disk: Arc<dyn Disk>,
     /// The metadata of the cluster.
     pub metadata: Arc<dyn MetadataStore>,
+    /// The way to other bookies.
+    pub connector: Arc<dyn Connector>,
     /// Where connections come from; its address is registered, and what it offers.
     pub listener: Box<dyn Listener>,
     /// Wall time.
@@ -110,7 +113,7 @@ impl Bookie {
         open_index: impl AsyncFnOnce() -> Result<Arc<dyn Index>, Error>,
     ) -> Result<Self, Error> {
         config.validate()?;
-        let BookieParts { id, dir, disk, metadata, listener, clock, rng, budget, tasks } = parts;
+        let BookieParts { id, dir, disk, metadata, connector, listener, clock, rng, budget, tasks } = parts;
         let (dirs, cookies) = (Directories::of(&dir), Cookies::new(metadata.clone()));
         let identity = identity::check(&*disk, &dirs, &*metadata, &cookies, &id, &rng).await?;
         identity.intend(&*disk, &dirs).await?;
@@ -130,9 +133,21 @@ impl Bookie {
         let (address, offer) = (listener.address(), listener.offer());
         let tasks = tasks.child("bookie");
         let instance = identity.instance().clone();
+        let connections = tasks.child("server");
+        let relay = Relay::new(RelayParts {
+            store: store.clone(),
+            metadata: metadata.clone(),
+            instance: instance.clone(),
+            me: id.clone(),
+            address: address.clone(),
+            connector,
+            budget: budget.clone(),
+            tasks: connections.clone(),
+        });
+        let server = Arc::new(Server::new(store.clone(), relay, &budget, connections));
         let collector = Arc::new(Collector::new(store.clone(), metadata.clone(), instance.clone(), id.clone()));
         let bookie = Self { id, address, store, collector, maker, tasks };
-        bookie.serve(writer, (jobs, restored.unsealed), listener, &budget);
+        bookie.serve(writer, (jobs, restored.unsealed), server, listener);
         match bookie.register(metadata, instance, offer).await {
             Ok(()) => Ok(bookie),
             Err(error) => {
@@ -147,12 +162,11 @@ impl Bookie {
         &self,
         writer: JournalWriter,
         (jobs, replayed): (mpsc::Receiver<SealJob>, Vec<Arc<OpenSegment>>),
+        server: Arc<Server>,
         listener: Box<dyn Listener>,
-        budget: &ByteBudget,
     ) {
         let (store, maker) = (self.store.clone(), self.maker.clone());
-        let connections = self.tasks.child("server");
-        let server = Arc::new(Server::new(store.clone(), budget, connections.clone()));
+        let connections = server.tasks.clone();
         self.tasks.spawn_critical("journal", writer.run());
         self.tasks.spawn_critical(
             "sealer",

@@ -43,6 +43,13 @@ pub struct BookieConfig {
     pub group_bytes_max: ByteSize,
     /// How many batches of reads go to the disk at the same time.
     pub read_concurrency: usize,
+    /// Reads of ledgers that moved away which may be under way to their present members at the same time, no more than an eighth of
+    /// them for one connection. 0: such reads are answered as unknown.
+    pub relay_concurrency: usize,
+    /// Most that answers of those members may occupy on their way to the socket.
+    pub relay_bytes_max: ByteSize,
+    /// How long such a read is tried before it is answered as too many requests: most of the time that clients give a bookie.
+    pub relay_deadline: Span,
     /// Reads that may wait for a higher last-add-confirmed at the same time; beyond it they are answered without waiting.
     pub long_polls_max: usize,
     /// Longest frame accepted and sent, length word included.
@@ -73,6 +80,9 @@ impl Default for BookieConfig {
             add_wait: Span::millis(500),
             group_bytes_max: ByteSize::mib(1),
             read_concurrency: 8,
+            relay_concurrency: 256,
+            relay_bytes_max: ByteSize::mib(16),
+            relay_deadline: Span::secs(4),
             long_polls_max: 10_000,
             frame_bytes_max: ByteSize::new(proto::FRAME_BYTES_MAX_DEFAULT as u64),
             sync: SyncMode::Always,
@@ -98,12 +108,18 @@ impl BookieConfig {
         part.next_multiple_of(BLOCK_BYTES as u64)
     }
 
+    /// What requests and answers may take of the memory a bookie is given.
+    pub fn request_bytes(&self) -> u64 {
+        let relay = if self.relay_concurrency == 0 { 0 } else { self.relay_bytes_max.bytes() };
+        self.add_bytes_max.bytes() + self.read_bytes_max.bytes() + relay
+    }
+
     /// Checks that the values fit each other.
     ///
     /// # Errors
     /// [`Error::Config`] naming the first setting that does not.
     pub fn validate(&self) -> Result<(), Error> {
-        let rules: [(bool, &str); 10] = [
+        let rules: [(bool, &str); 11] = [
             (self.segment_bytes.bytes() >= SEGMENT_BYTES_MIN, "segment_bytes must be at least 64KiB"),
             (self.segment_bytes.bytes() <= SEGMENT_BYTES_MAX, "segment_bytes must be at most 2GiB"),
             (self.disk_bytes_max >= self.segment_bytes, "disk_bytes_max must be at least segment_bytes"),
@@ -112,6 +128,7 @@ impl BookieConfig {
             (self.group_bytes_max.bytes() >= 4096, "group_bytes_max must be at least 4KiB"),
             (self.group_bytes_max.bytes() <= FRAME_BYTES_LIMIT, "group_bytes_max must be at most 256MiB"),
             (self.read_concurrency > 0, "read_concurrency must be at least 1"),
+            (!self.relay_deadline.duration().is_zero(), "relay_deadline must be longer than 0s"),
             (self.long_polls_max <= LONG_POLLS_LIMIT, "long_polls_max must be at most 16000"),
             (!self.collect_interval.duration().is_zero(), "collect_interval must be longer than 0s"),
         ];

@@ -14,6 +14,8 @@
 //!   unknown.
 //! * Nothing is dropped without a durable tombstone, and no tombstone is written without a proof from metadata.
 //!
+//! * What is asked of a ledger that moved away is asked of its present members; what they do not answer is unknown.
+//!
 //! The bookie knows no object store.
 
 mod bookie;
@@ -28,6 +30,7 @@ mod journal;
 mod ledger_state;
 mod metrics;
 mod registration;
+mod relay;
 mod server;
 mod store;
 mod wakeups;

@@ -9,6 +9,7 @@ use common::metrics::{By, Counter, Def, Gauge, Histogram, Set};
 use proto::Status;
 
 use crate::collector::CollectReport;
+use crate::relay::Outcome;
 use crate::store::{BookieState, Store};
 
 const ADDS: Def = Def::new("thermocline_bookie_adds", "Entries that were made durable and acknowledged.");
@@ -22,7 +23,7 @@ const ADDS_REFUSED: Def = Def::new("thermocline_bookie_adds_refused", "Adds that
 const FENCES: Def = Def::new("thermocline_bookie_fences", "Fences that were made durable.");
 const READS: Def = Def::new(
     "thermocline_bookie_reads",
-    "Reads answered: from the write buffer, from a journal segment, as absent (no such entry or ledger), or failed.",
+    "Reads answered: from the write buffer, from a journal segment, by another member of a ledger that moved away, as absent (no such entry or ledger), or failed.",
 );
 const READ_BYTES: Def =
     Def::new("thermocline_bookie_read_bytes", "Bytes of entries that were read, their headers and digests included.");
@@ -57,6 +58,18 @@ const CONNECTIONS: Def = Def::new("thermocline_bookie_connections", "Connections
 const ACCEPTED: Def = Def::new("thermocline_bookie_connections_accepted", "Connections that were taken in.");
 const LONG_POLLS: Def =
     Def::new("thermocline_bookie_long_polls", "Reads that wait for a higher last-add-confirmed of their ledger.");
+const RELAYED: Def = Def::new(
+    "thermocline_bookie_relayed_reads",
+    "Reads of ledgers that moved away, by what their present members made of them; unanswered: too many requests was told when the time was over.",
+);
+const RELAY_SECONDS: Def = Def::new(
+    "thermocline_bookie_relay_seconds",
+    "Time of a relayed read from its turn to the answer of a member, or to the end of its time.",
+);
+const RELAYS: Def =
+    Def::new("thermocline_bookie_relays", "Reads of ledgers that moved away which are under way to their members.");
+const RELAY_CONNECTIONS: Def =
+    Def::new("thermocline_bookie_relay_connections", "Connections to members of ledgers that moved away.");
 const COLLECTIONS: Def = Def::new("thermocline_bookie_collector_runs", "Runs of the collector, by how they ended.");
 const DROPPED: Def = Def::new(
     "thermocline_bookie_collector_ledgers_dropped",
@@ -89,10 +102,34 @@ labels! {
         Buffer = "buffer",
         /// From a segment.
         Segment = "segment",
+        /// From another member of a ledger that moved away.
+        Relayed = "relayed",
         /// There is no such entry or ledger.
         Absent = "absent",
         /// Without an answer about the entry.
         Failed = "failed",
+    }
+}
+
+labels! {
+    enum RelayEnd("outcome") {
+        Found = "found",
+        Absent = "absent",
+        Damaged = "damaged",
+        Denied = "denied",
+        Unanswered = "unanswered",
+    }
+}
+
+impl From<&Outcome> for RelayEnd {
+    fn from(outcome: &Outcome) -> Self {
+        match outcome {
+            Outcome::Found(_) => Self::Found,
+            Outcome::Beyond(_) | Outcome::Failed(Status::NoEntry | Status::NoLedger) => Self::Absent,
+            Outcome::Failed(Status::Io) => Self::Damaged,
+            Outcome::Failed(Status::Unauthorized) => Self::Denied,
+            Outcome::Failed(_) => Self::Unanswered,
+        }
     }
 }
 
@@ -152,6 +189,12 @@ pub(crate) struct Metrics {
     accepted: Counter,
     /// Reads that wait.
     pub(crate) long_polls: Gauge,
+    relayed: By<RelayEnd, Counter>,
+    relay_seconds: Histogram,
+    /// Reads that other members are asked for.
+    pub(crate) relays: Gauge,
+    /// Connections to them.
+    pub(crate) relay_connections: Gauge,
     collections: By<Run, Counter>,
     dropped: By<Dropped, Counter>,
     unanswered: Counter,
@@ -177,6 +220,10 @@ impl Metrics {
             connections: Gauge::default(),
             accepted: Counter::default(),
             long_polls: Gauge::default(),
+            relayed: By::default(),
+            relay_seconds: Histogram::seconds(),
+            relays: Gauge::default(),
+            relay_connections: Gauge::default(),
             collections: By::default(),
             dropped: By::default(),
             unanswered: Counter::default(),
@@ -233,6 +280,11 @@ impl Metrics {
         self.accepted.inc();
     }
 
+    pub(crate) fn relayed(&self, outcome: &Outcome, latency: Duration) {
+        self.relayed.of(outcome.into()).inc();
+        self.relay_seconds.took(latency);
+    }
+
     pub(crate) fn collected(&self, report: Option<&CollectReport>) {
         self.collections.of(if report.is_some() { Run::Done } else { Run::Failed }).inc();
         if let Some(report) = report {
@@ -263,6 +315,10 @@ impl Metrics {
         set.gauge(CONNECTIONS, &own.connections);
         set.counter(ACCEPTED, &own.accepted);
         set.gauge(LONG_POLLS, &own.long_polls);
+        set.counters(RELAYED, &own.relayed);
+        set.histogram(RELAY_SECONDS, &own.relay_seconds);
+        set.gauge(RELAYS, &own.relays);
+        set.gauge(RELAY_CONNECTIONS, &own.relay_connections);
         set.counters(COLLECTIONS, &own.collections);
         set.counters(DROPPED, &own.dropped);
         set.counter(UNANSWERED, &own.unanswered);

@@ -10,6 +10,8 @@
 //! Adds of a connection are answered in the order they came, refused ones included. Of reads only those of the same entry are
 //! kept in order: clients of version 2 cannot tell them apart.
 //!
+//! Reads of ledgers that moved away are answered by their present members; see `relays.rs`.
+//!
 //! Long polls wait without any of this and keep no order; see `polls.rs`.
 //!
 //! # Bounds
@@ -23,6 +25,7 @@ mod facts;
 mod outbox;
 mod polls;
 mod reads;
+mod relays;
 
 use std::fmt;
 use std::sync::Arc;
@@ -32,6 +35,7 @@ use common::net::Listener;
 use common::shutdown::TaskTree;
 use tokio::sync::Semaphore;
 
+use crate::relay::Relay;
 use crate::store::Store;
 
 /// What connections share.
@@ -43,17 +47,20 @@ pub(crate) struct Server {
     pub(crate) disk_reads: Semaphore,
     /// Long polls that wait.
     pub(crate) polls: Semaphore,
+    /// `None`: what moved away is unknown here.
+    pub(crate) relay: Option<Arc<Relay>>,
     pub(crate) tasks: TaskTree,
 }
 
 impl Server {
-    pub(crate) fn new(store: Arc<Store>, budget: &ByteBudget, tasks: TaskTree) -> Self {
+    pub(crate) fn new(store: Arc<Store>, relay: Option<Relay>, budget: &ByteBudget, tasks: TaskTree) -> Self {
         let config = &store.config;
         Self {
             adds: budget.child("bookie-adds", config.add_bytes_max.bytes()),
             reads: budget.child("bookie-reads", config.read_bytes_max.bytes()),
             disk_reads: Semaphore::new(config.read_concurrency),
             polls: Semaphore::new(config.long_polls_max.min(Semaphore::MAX_PERMITS)),
+            relay: relay.map(Arc::new),
             store,
             tasks,
         }

@@ -13,6 +13,7 @@ mod operations;
 mod polls;
 mod priority;
 mod real_disk;
+mod relay;
 mod restart;
 mod space;
 mod support;

@@ -15,7 +15,7 @@ use bookie::{Bookie, BookieParts, BookieState, LocalDisk};
 use client::{Client, CreateOptions, LedgerWriter};
 use common::budget::ByteBudget;
 use common::clock::Clock;
-use common::net::{Listener as _, TcpListener};
+use common::net::{Connector, Listener as _, TcpListener};
 use common::rng::Rng;
 use common::shutdown::TaskTree;
 use guard::Guard;
@@ -91,8 +91,14 @@ impl Node {
         let (metadata, instance) = compose::metadata(&metadata_uri, &rng, &watched.admin.metrics).await?;
         let cold = compose::cold(&cold_url, &rng, &watched.admin.metrics).await?;
 
-        let of_bookies =
-            OfBookies { guard: guard.as_ref(), metadata: &metadata, clock: &clock, rng: &rng, budget: &budget };
+        let of_bookies = OfBookies {
+            guard: guard.as_ref(),
+            connector: &connector,
+            metadata: &metadata,
+            clock: &clock,
+            rng: &rng,
+            budget: &budget,
+        };
         let bookies = Self::start_bookies(&settings, of_bookies, &root).await?;
         let client_tasks = root.child("client");
         let of = ClientOf {
@@ -147,7 +153,7 @@ impl Node {
         of: OfBookies<'_>,
         root: &TaskTree,
     ) -> Result<status::SharedBookies, Fault> {
-        let OfBookies { guard, metadata, clock, rng, budget } = of;
+        let OfBookies { guard, connector, metadata, clock, rng, budget } = of;
         let mut bookies = Vec::new();
         for number in 1..=COPIES {
             let name = format!("bookie-{number}");
@@ -163,6 +169,7 @@ impl Node {
                 dir,
                 disk: Arc::new(disk),
                 metadata: metadata.clone(),
+                connector: connector.clone(),
                 listener: door::guarded(guard, Box::new(listener), root),
                 clock: clock.clone(),
                 rng: rng.clone(),
@@ -292,6 +299,7 @@ impl Node {
 /// What the bookies of a node share.
 struct OfBookies<'a> {
     guard: Option<&'a Arc<Guard>>,
+    connector: &'a Arc<dyn Connector>,
     metadata: &'a Arc<dyn MetadataStore>,
     clock: &'a Clock,
     rng: &'a Rng,
@@ -313,7 +321,7 @@ impl Memory {
     fn divide(settings: &Settings) -> Result<Self, Fault> {
         let bookie = &settings.bookie;
         let kept = COPIES * (bookie.write_buffer_bytes.bytes() + bookie.index_cache_bytes.bytes());
-        let bookies = COPIES * (bookie.add_bytes_max.bytes() + bookie.read_bytes_max.bytes());
+        let bookies = COPIES * bookie.request_bytes();
         let others = kept + bookies + roles::gateway_memory(&settings.gateway) + settings.offloader.memory_max.bytes();
         let all = settings.memory_max.bytes();
         let client = compose::client_bytes(all, others, "bookie, gateway and offloader")?;
@@ -339,7 +347,7 @@ mod tests {
     fn the_default_memory_is_divided_without_a_remainder() {
         let settings = Settings::default();
         let memory = Memory::divide(&settings).unwrap();
-        assert_eq!(memory, Memory { charged: 440 << 20, client: 64 << 20 });
+        assert_eq!(memory, Memory { charged: 440 << 20, client: 40 << 20 });
     }
 
     #[test]
@@ -347,7 +355,7 @@ mod tests {
         let settings = Settings { memory_max: ByteSize::mib(256), ..Settings::default() };
         let fault = Memory::divide(&settings).unwrap_err();
         assert!(
-            fault.to_string().contains("memory_max is 256.0 MiB, but the parts of the roles come to 496.0 MiB"),
+            fault.to_string().contains("memory_max is 256.0 MiB, but the parts of the roles come to 520.0 MiB"),
             "{fault}"
         );
         assert_eq!(fault.exit_code(), 2);

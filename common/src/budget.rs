@@ -254,14 +254,26 @@ impl BytePermit {
     /// # Panics
     ///
     /// When `other` is of another budget: their bytes cannot be counted in one number.
-    pub fn merge(&mut self, mut other: BytePermit) {
+    pub fn merge(&mut self, other: BytePermit) {
+        assert!(self.try_merge(other).is_ok(), "merge permits of one budget only");
+    }
+
+    /// Takes in another permit of the same budget.
+    ///
+    /// # Errors
+    ///
+    /// One of another budget comes back: their bytes cannot be counted in one number.
+    pub fn try_merge(&mut self, mut other: BytePermit) -> Result<(), BytePermit> {
         let same = self.charges.len() == other.charges.len()
             && self.charges.iter().zip(&other.charges).all(|(mine, theirs)| Arc::ptr_eq(&mine.node, &theirs.node));
-        assert!(same, "merge permits of one budget only");
+        if !same {
+            return Err(other);
+        }
         for (mine, theirs) in self.charges.iter_mut().zip(&mut other.charges) {
             mine.bytes += std::mem::take(&mut theirs.bytes);
         }
         self.bytes += std::mem::take(&mut other.bytes);
+        Ok(())
     }
 
     /// Moves up to `bytes` of this permit into a new one.

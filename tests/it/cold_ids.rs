@@ -61,6 +61,7 @@ impl World {
                 disk: Arc::new(LocalDisk::open(&dir).await.unwrap()),
                 dir,
                 metadata: store.clone(),
+                connector: Arc::new(network.clone()),
                 listener: Box::new(network.listen(&address)),
                 clock: Clock::system(),
                 rng: rng.fork(),

@@ -16,7 +16,7 @@ use ledger::BookieId;
 use tokio::sync::watch;
 
 use crate::disk::{Honesty, SimDisk, SimIndex};
-use crate::net::SimListener;
+use crate::net::{SimConnector, SimListener};
 use crate::trace::with_causes;
 use crate::world::{Process, World};
 
@@ -107,6 +107,7 @@ async fn start(world: &World, node: &Node, process: &Process) -> Option<Bookie> 
             dir: PathBuf::from("/data/bookie"),
             disk: Arc::new(disk.clone()),
             metadata: process.metadata.clone(),
+            connector: Arc::new(SimConnector),
             listener: Box::new(listener),
             clock: process.clock.clone(),
             rng: process.rng.fork(),
@@ -140,6 +141,8 @@ fn config() -> BookieConfig {
         collect_interval: Span::secs(3),
         recovery_grace: Span::secs(2),
         registration_ttl: Span::secs(2),
+        // What a bookie dropped is unknown here: the judge reads each tier for itself.
+        relay_concurrency: 0,
         ..BookieConfig::default()
     }
 }

@@ -9,6 +9,7 @@ use proto::{BATCH_ENTRY_HEAD_BYTES, BATCH_HEAD_BYTES, ReadTarget, Reply, ReplyTo
 use tokio::time::Instant;
 
 use super::reads::{Reads, STEP_BYTES};
+use super::relays::RelayJob;
 use crate::metrics::ReadEnd;
 use crate::store::{Fetched, LedgerSlot, Located, Spot};
 use crate::wakeups::Wakeups;
@@ -31,7 +32,7 @@ pub(super) struct BatchJob {
 
 /// How much of a batch fits its reply.
 #[derive(Clone, Debug)]
-struct Fill {
+pub(super) struct Fill {
     bytes: u64,
     entries: u32,
     count_max: u32,
@@ -42,13 +43,13 @@ struct Fill {
 }
 
 impl Fill {
-    fn new(count_max: Option<u32>, bytes_max: u64, frame_bytes_max: u64) -> Self {
+    pub(super) fn new(count_max: Option<u32>, bytes_max: u64, frame_bytes_max: u64) -> Self {
         let count_max = count_max.map_or(ENTRIES_MAX, |count| count.min(ENTRIES_MAX));
         Self { bytes: BATCH_HEAD_BYTES as u64, entries: 0, count_max, bytes_max, frame_bytes_max }
     }
 
     /// Takes an entry in, if it still fits.
-    fn take(&mut self, body_bytes: u64) -> bool {
+    pub(super) fn take(&mut self, body_bytes: u64) -> bool {
         let bytes = self.bytes + BATCH_ENTRY_HEAD_BYTES as u64 + body_bytes;
         let limit = if self.entries == 0 { u64::MAX } else { self.bytes_max };
         let fits = bytes <= limit.min(self.frame_bytes_max) && !self.is_complete();
@@ -56,6 +57,13 @@ impl Fill {
             (self.bytes, self.entries) = (bytes, self.entries + 1);
         }
         fits
+    }
+
+    /// How many more entries of such a size fit, while the reply is no longer than `reply_bytes_max`.
+    pub(super) fn more_like(&self, body_bytes: u64, reply_bytes_max: u64) -> usize {
+        let limit = reply_bytes_max.min(self.bytes_max).min(self.frame_bytes_max);
+        let fit = limit.saturating_sub(self.bytes) / (BATCH_ENTRY_HEAD_BYTES as u64 + body_bytes);
+        usize::try_from(fit.min(u64::from(self.count_max - self.entries))).unwrap_or(usize::MAX)
     }
 
     fn is_complete(&self) -> bool {
@@ -117,6 +125,9 @@ impl Reads {
         let (metrics, clock) = (&self.server.store.metrics, &self.server.store.clock);
         let latency = clock.now() - job.received;
         let (reply, permit) = match answer {
+            Err(status) if self.is_for_relay(&job.to, &slot, status) => {
+                return self.hand_over(RelayJob::Batch(job, slot.id()));
+            }
             Ok((found, permit)) => {
                 for (body, end) in &found {
                     metrics.read_found(*end, body.len(), latency);
@@ -250,5 +261,11 @@ mod tests {
         let mut fill = Fill::new(Some(2), u64::MAX, 1000);
         assert!(fill.take(1) && !fill.is_complete() && fill.take(1));
         assert!(fill.is_complete() && !fill.take(1));
+        assert_eq!(fill.more_like(1, u64::MAX), 0, "none more than were asked for");
+
+        let mut fill = Fill::new(None, 36 + 14 + 30, 1000);
+        assert!(fill.take(10));
+        assert_eq!((fill.more_like(10, u64::MAX), fill.more_like(10, 36 + 14 + 27)), (2, 1));
+        assert_eq!(fill.more_like(10, 0), 0);
     }
 }

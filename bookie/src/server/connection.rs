@@ -95,7 +95,7 @@ impl Item {
 impl Connection {
     fn new(server: Arc<Server>, outbox: Arc<Outbox>) -> Self {
         let decoder = FrameDecoder::new(server.store.config.frame_bytes_max.as_usize());
-        let reads = Arc::new(Reads::new(server.clone(), outbox.clone()));
+        let reads = Reads::new(server.clone(), outbox.clone());
         Self {
             server,
             outbox,
@@ -398,7 +398,11 @@ impl Connection {
                 Some(permit) => self.reads.finish_now(job.with_slot(slot), Ok(found), Some(permit), wakeups),
                 None => self.batch.push(job.with_slot(slot)),
             },
-            Some(Err(status)) => self.reads.finish_now(job.with_slot(slot), Err(status), None, wakeups),
+            Some(Err(status)) => {
+                if let Some(job) = self.reads.keep_or_relay(job.with_slot(slot), Some(status)) {
+                    self.reads.finish_now(job, Err(status), None, wakeups);
+                }
+            }
             None => self.batch.push(job.with_slot(slot)),
         }
     }

@@ -33,7 +33,8 @@ pub(crate) struct Outbox {
 #[derive(Default)]
 struct State {
     buffer: BytesMut,
-    permit: Option<BytePermit>,
+    /// What covers the buffer, one of each budget.
+    permits: Vec<BytePermit>,
     /// Bytes taken by the writer and not yet by the peer.
     writing: usize,
     closing: bool,
@@ -63,7 +64,9 @@ impl Outbox {
             return;
         }
         to.encode(reply, &mut state.buffer);
-        merge(&mut state.permit, permit);
+        if let Some(permit) = permit {
+            merge(&mut state.permits, permit);
+        }
     }
 
     /// Puts a complete frame down.
@@ -160,7 +163,7 @@ impl Outbox {
         let mut state = self.lock();
         state.failed = true;
         state.buffer = BytesMut::new();
-        state.permit = None;
+        state.permits = Vec::new();
         drop(state);
         self.room.notify_waiters();
     }
@@ -176,10 +179,11 @@ impl Outbox {
         let mut spare = BytesMut::new();
         loop {
             self.armed.store(false, Ordering::Release);
-            let (mut buffer, permit, closing) = {
+            let (mut buffer, permits, closing) = {
                 let mut state = self.lock();
                 state.writing = state.buffer.len();
-                (std::mem::replace(&mut state.buffer, std::mem::take(&mut spare)), state.permit.take(), state.closing)
+                let permits = std::mem::take(&mut state.permits);
+                (std::mem::replace(&mut state.buffer, std::mem::take(&mut spare)), permits, state.closing)
             };
             if buffer.is_empty() {
                 if closing {
@@ -199,7 +203,7 @@ impl Outbox {
                 self.room.notify_waiters();
             }
             tokio::time::timeout(patience, socket.flush()).await??;
-            drop(permit);
+            drop(permits);
             buffer.clear();
             if buffer.capacity() <= KEPT_BYTES_MAX {
                 spare = buffer;
@@ -208,12 +212,12 @@ impl Outbox {
     }
 }
 
-fn merge(held: &mut Option<BytePermit>, more: Option<BytePermit>) {
-    match (held.as_mut(), more) {
-        (Some(held), Some(more)) => held.merge(more),
-        (None, more) => *held = more,
-        (Some(_), None) => {}
+fn merge(held: &mut Vec<BytePermit>, more: BytePermit) {
+    let mut more = Some(more);
+    for permit in held.iter_mut() {
+        more = more.and_then(|more| permit.try_merge(more).err());
     }
+    held.extend(more);
 }
 
 impl Wake for Outbox {

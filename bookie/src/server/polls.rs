@@ -12,6 +12,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::reads::{ReadJob, Reads};
+use super::relays::RelayJob;
 use crate::ledger_state::Absence;
 use crate::store::{LedgerSlot, Located};
 use crate::wakeups::Wakeups;
@@ -42,13 +43,18 @@ impl Reads {
         if turn.is_none() || !self.outbox.wait_for_room_to_answer().await {
             return self.put(&job.to, &Reply::Failed(Status::Io), None, &mut Wakeups::default());
         }
+        // The wait is not the read's.
+        let received = if job.patience.is_some() { self.server.store.clock.now() } else { job.received };
+        let job = PollJob { received, ..job };
         match job.target {
             PollTarget::Read(target) => {
-                // The wait is not the read's.
-                let received = if job.patience.is_some() { self.server.store.clock.now() } else { job.received };
-                self.serve_one(ReadJob::read(job.to, job.ledger, target, received).with_slot(slot)).await;
+                let mut read = ReadJob::read(job.to, job.ledger, target, received).with_slot(slot.clone());
+                match self.read_one(&mut read).await {
+                    Err(status) if self.is_for_relay(&job.to, &slot, status) => self.hand_over(RelayJob::Poll(job)),
+                    answer => self.answer_one(&read, answer),
+                }
             }
-            PollTarget::Next => self.answer_next(&job, &slot, confirmed_ms).await,
+            PollTarget::Next => self.answer_next(job, &slot, confirmed_ms).await,
         }
     }
 
@@ -79,7 +85,7 @@ impl Reads {
         (slot.lock().last_confirmed > previous).then(|| self.server.store.clock.wall_ms())
     }
 
-    async fn answer_next(&self, job: &PollJob, slot: &LedgerSlot, confirmed_ms: Option<u64>) {
+    async fn answer_next(&self, job: PollJob, slot: &LedgerSlot, confirmed_ms: Option<u64>) {
         let (metrics, clock) = (&self.server.store.metrics, &self.server.store.clock);
         let known = {
             let state = slot.lock();
@@ -87,13 +93,17 @@ impl Reads {
         };
         let answered = match known.map_err(Absence::status) {
             Err(status) => Err(status),
-            Ok(max_lac) if max_lac > job.previous => self.next_entry(job, slot, max_lac, confirmed_ms).await,
+            Ok(max_lac) if max_lac > job.previous => self.next_entry(&job, slot, max_lac, confirmed_ms).await,
             Ok(max_lac) => Ok((Reply::Next { max_lac, entry: None, confirmed_ms: None }, None)),
         };
-        let (reply, permit) = answered.unwrap_or_else(|status| {
-            metrics.read_not_found(status, clock.now() - job.received);
-            (Reply::Failed(status), None)
-        });
+        let (reply, permit) = match answered {
+            Err(status) if self.is_for_relay(&job.to, slot, status) => return self.hand_over(RelayJob::Poll(job)),
+            Err(status) => {
+                metrics.read_not_found(status, clock.now() - job.received);
+                (Reply::Failed(status), None)
+            }
+            Ok(answer) => answer,
+        };
         self.put(&job.to, &reply, permit, &mut Wakeups::default());
     }
 

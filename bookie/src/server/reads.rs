@@ -1,5 +1,5 @@
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use common::budget::BytePermit;
 use ledger::{LedgerId, MasterKey};
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::Server;
 use super::outbox::Outbox;
-use crate::ledger_state::Tombstone;
+use super::relays::{RelayJob, Relays};
 use crate::metrics::ReadEnd;
 use crate::store::{Fetched, LedgerSlot, Located, Spot};
 use crate::wakeups::Wakeups;
@@ -36,6 +36,8 @@ pub(super) struct ReadJob {
 enum Kind {
     Plain,
     Fence(Option<MasterKey>),
+    /// The fence is durable.
+    Fenced(Option<MasterKey>),
     Lac,
 }
 
@@ -71,6 +73,22 @@ impl ReadJob {
         self.target
     }
 
+    pub(super) fn received(&self) -> Instant {
+        self.received
+    }
+
+    /// The key of a fence that is durable when the entry is read.
+    pub(super) fn shown_key(&self) -> Option<MasterKey> {
+        match self.kind {
+            Kind::Fence(key) | Kind::Fenced(key) => key,
+            Kind::Plain | Kind::Lac => None,
+        }
+    }
+
+    pub(super) fn came_from(&mut self, end: ReadEnd) {
+        self.end = end;
+    }
+
     pub(super) fn with_slot(mut self, slot: Arc<LedgerSlot>) -> Self {
         self.slot = Some(slot);
         self
@@ -91,12 +109,12 @@ impl ReadJob {
             (Kind::Lac, answer) => {
                 let (explicit, dropped) = self.slot.as_ref().map_or((None, false), |slot| {
                     let state = slot.lock();
-                    (state.explicit_lac.clone(), state.tombstone == Some(Tombstone::Deleted))
+                    (state.explicit_lac.clone(), state.tombstone.is_some())
                 });
                 match answer {
                     Ok(found) => Reply::Lac { explicit, last_entry: Some(found.body) },
                     Err(Status::NoEntry) => Reply::Lac { explicit, last_entry: None },
-                    // The protocol tells "no entry" for a ledger that was never here, but a deleted one was.
+                    // The protocol tells "no entry" for a ledger that was never here, but one that was dropped was.
                     Err(Status::NoLedger) if !dropped => Reply::Lac { explicit, last_entry: None },
                     Err(status) => Reply::Failed(status),
                 }
@@ -114,14 +132,26 @@ pub(super) struct Reads {
     /// Reads under way, and those of the same entry that wait for them.
     turns: Mutex<HashMap<Key, VecDeque<ReadJob>>>,
     batches: Arc<Semaphore>,
+    /// Those that wait for the relay.
+    pub(super) relays: Relays,
+    /// Itself, for the tasks it starts.
+    pub(super) me: Weak<Self>,
     /// Whether the connection takes no more requests: nobody waits any longer.
     pub(super) ended: watch::Sender<bool>,
 }
 
 impl Reads {
-    pub(super) fn new(server: Arc<Server>, outbox: Arc<Outbox>) -> Self {
-        let batches = Arc::new(Semaphore::new(BATCHES_MAX));
-        Self { server, outbox, turns: Mutex::default(), batches, ended: watch::Sender::new(false) }
+    pub(super) fn new(server: Arc<Server>, outbox: Arc<Outbox>) -> Arc<Self> {
+        let relays = Relays::new(server.relay.as_ref().map_or(0, |relay| relay.connection_turns()));
+        Arc::new_cyclic(|me| Self {
+            server,
+            outbox,
+            turns: Mutex::default(),
+            batches: Arc::new(Semaphore::new(BATCHES_MAX)),
+            relays,
+            me: me.clone(),
+            ended: watch::Sender::new(false),
+        })
     }
 
     /// Ends all waits; what waited is answered from the present state.
@@ -205,32 +235,59 @@ impl Reads {
         // The semaphore is never closed.
         let _turn = self.batch_turn().await;
         let key = job.key();
-        match fenced {
+        let answered = match fenced {
             Ok(()) => self.serve_one(job).await,
-            Err(status) => self.answer(&job, Err(status), None, &mut Wakeups::default()),
+            Err(status) => {
+                self.answer_one(&job, Err(status));
+                true
+            }
+        };
+        if answered {
+            self.serve_waiting(&key).await;
         }
-        self.serve_waiting(&key).await;
     }
 
     /// Fences as the read asks for. Nothing is told, not even that an entry is missing, before the fence is durable.
     async fn fence(&self, job: &mut ReadJob) -> Result<(), Status> {
         if let (Kind::Fence(key), Some(slot)) = (&job.kind, &job.slot) {
             self.server.store.fence(slot, key.as_ref()).await?;
-            job.kind = Kind::Plain;
+            job.kind = Kind::Fenced(*key);
         }
         Ok(())
     }
 
-    /// Serves a read to its end, fence included. The caller holds a turn.
-    pub(super) async fn serve_one(&self, mut job: ReadJob) {
-        let (answer, permit) = match self.read_one(&mut job).await {
+    /// Serves a read to its end, fence included. Whether it is answered: if not, the relay has it, and answers those that wait for
+    /// it too. The caller holds a turn.
+    async fn serve_one(&self, mut job: ReadJob) -> bool {
+        let answer = self.read_one(&mut job).await;
+        let status = answer.as_ref().err().copied();
+        let Some(job) = self.keep_or_relay(job, status) else { return false };
+        self.answer_one(&job, answer);
+        true
+    }
+
+    /// Gives a read to the relay, if its members are to be asked for what this bookie cannot tell; else it comes back.
+    pub(super) fn keep_or_relay(&self, job: ReadJob, status: Option<Status>) -> Option<ReadJob> {
+        let relayed = match (&job.slot, status) {
+            (Some(slot), Some(status)) => self.is_for_relay(&job.to, slot, status),
+            _ => false,
+        };
+        if relayed {
+            self.hand_over(RelayJob::Read(job));
+            return None;
+        }
+        Some(job)
+    }
+
+    pub(super) fn answer_one(&self, job: &ReadJob, answer: Result<(Fetched, BytePermit), Status>) {
+        let (answer, permit) = match answer {
             Ok((found, permit)) => (Ok(found), Some(permit)),
             Err(status) => (Err(status), None),
         };
-        self.answer(&job, answer, permit, &mut Wakeups::default());
+        self.answer(job, answer, permit, &mut Wakeups::default());
     }
 
-    async fn read_one(&self, job: &mut ReadJob) -> Result<(Fetched, BytePermit), Status> {
+    pub(super) async fn read_one(&self, job: &mut ReadJob) -> Result<(Fetched, BytePermit), Status> {
         let store = &self.server.store;
         let slot = match &job.slot {
             Some(slot) => slot.clone(),
@@ -277,7 +334,11 @@ impl Reads {
                     self.finish(job, Ok(found), Some(permit)).await;
                 }
                 Ok(Located::There(spot)) => step.push(job, spot),
-                Err(status) => self.finish(job, Err(status), None).await,
+                Err(status) => {
+                    if let Some(job) = self.keep_or_relay(job, Some(status)) {
+                        self.finish(job, Err(status), None).await;
+                    }
+                }
             }
             if step.bytes >= STEP_BYTES {
                 self.run(std::mem::take(&mut step)).await;
@@ -306,7 +367,8 @@ impl Reads {
         }
     }
 
-    async fn finish(&self, job: ReadJob, answer: Result<Fetched, Status>, permit: Option<BytePermit>) {
+    /// Answers a read that holds the turn of its entry, and serves those that wait for it.
+    pub(super) async fn finish(&self, job: ReadJob, answer: Result<Fetched, Status>, permit: Option<BytePermit>) {
         self.answer(&job, answer, permit, &mut Wakeups::default());
         self.serve_waiting(&job.key()).await;
     }
@@ -314,7 +376,9 @@ impl Reads {
     /// Serves the reads that waited for one that is answered.
     async fn serve_waiting(&self, key: &Key) {
         while let Some(next) = self.next_turn(key) {
-            self.serve_one(next).await;
+            if !self.serve_one(next).await {
+                return;
+            }
         }
     }
 }

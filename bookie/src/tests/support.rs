@@ -45,6 +45,8 @@ pub(super) fn small_config() -> BookieConfig {
         disk_free_bytes_min: ByteSize::new(0),
         write_buffer_bytes: ByteSize::kib(64),
         collect_interval: Span::secs(3600),
+        // Most of these bookies are alone: what they dropped is unknown. See `relay.rs` for the others.
+        relay_concurrency: 0,
         ..BookieConfig::default()
     }
 }
@@ -70,7 +72,8 @@ impl World {
             dir: PathBuf::from(DIR),
             disk: Arc::new(self.disk.clone()),
             metadata: self.metadata.clone(),
-            listener: Box::new(self.network.listen("bk1:3181")),
+            connector: Arc::new(self.network.clone()),
+            listener: Box::new(self.network.listen(self.id.as_str())),
             clock: self.clock.clone(),
             rng: Rng::seeded(7),
             budget: ByteBudget::new("test", 64 << 20),
@@ -79,9 +82,16 @@ impl World {
     }
 
     pub(super) async fn try_start(&self) -> Result<Running, Error> {
+        self.try_start_with(|parts| parts).await
+    }
+
+    pub(super) async fn try_start_with(
+        &self,
+        change: impl FnOnce(BookieParts) -> BookieParts,
+    ) -> Result<Running, Error> {
         let tasks = TaskTree::root("test");
-        let bookie =
-            Bookie::start_with_index(self.config.clone(), self.parts(&tasks), Arc::new(self.index.clone())).await?;
+        let parts = change(self.parts(&tasks));
+        let bookie = Bookie::start_with_index(self.config.clone(), parts, Arc::new(self.index.clone())).await?;
         Ok(Running { bookie, tasks, network: self.network.clone() })
     }
 
@@ -128,7 +138,7 @@ pub(super) struct Running {
 
 impl Running {
     pub(super) async fn connect(&self) -> Wire {
-        Wire::new(self.network.connect("bk1:3181").await.unwrap())
+        Wire::new(self.network.connect(&self.bookie.address()).await.unwrap())
     }
 
     pub(super) async fn stop(self) {

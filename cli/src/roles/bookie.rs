@@ -27,6 +27,7 @@ pub(crate) async fn run(args: BookieArgs) -> Result<(), Fault> {
     let listener = front::bind(&settings.listen).await?;
     let address = advertised("bookie", &listener.address(), &settings.advertise)?;
     let (clock, root) = (Clock::system(), TaskTree::root("bookie"));
+    let connector = door::connector(&settings.connect, &clock).await?;
     let guard = door::guard(&settings.guard, &settings.listen, &clock).await?;
     let watched = Watched::start("bookie", &root, &settings.admin, &settings.listen).await?;
     let disk = LocalDisk::open(&dir)
@@ -36,13 +37,13 @@ pub(crate) async fn run(args: BookieArgs) -> Result<(), Fault> {
     let rng = Rng::from_os();
     let (metadata, _instance) = compose::metadata(&settings.metadata, &rng, &watched.admin.metrics).await?;
 
-    let charged = settings.bookie.add_bytes_max.bytes() + settings.bookie.read_bytes_max.bytes();
-    let budget = ByteBudget::new("bookie", charged);
+    let budget = ByteBudget::new("bookie", settings.bookie.request_bytes());
     let parts = BookieParts {
         id: id.clone(),
         dir: dir.clone(),
         disk: Arc::new(disk),
         metadata,
+        connector,
         listener: door::guarded(
             guard.as_ref(),
             Box::new(Advertised { inner: listener, address: address.clone() }),

@@ -26,6 +26,8 @@ pub struct BookieSettings {
     pub advertise: String,
     /// Who may speak to the bookie.
     pub guard: guard::GuardConfig,
+    /// How it speaks to members of ledgers that moved away.
+    pub connect: guard::ConnectConfig,
     /// The bookie.
     pub bookie: bookie::BookieConfig,
 }
@@ -40,6 +42,7 @@ impl Default for BookieSettings {
             admin: String::new(),
             advertise: String::new(),
             guard: guard::GuardConfig::default(),
+            connect: guard::ConnectConfig::default(),
             bookie: bookie::BookieConfig::default(),
         }
     }

@@ -1,0 +1,224 @@
+//! What is known of ledgers that were dropped: where they are now. Kept for a short time, because callers ask for one entry after
+//! the other.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ledger::LedgerId;
+use metadata::{Cluster, InstanceId, Ledgers, MetadataStore};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use super::decide::ClosedLedger;
+
+/// How long a ledger is asked for without a look at its metadata. Its end does not change, and members that do not have it any more
+/// are found out by asking them.
+const KEPT: Duration = Duration::from_secs(30);
+/// How long a ledger stays known to be deleted.
+const ABSENCE_KEPT: Duration = Duration::from_secs(5);
+const LEDGERS_MAX: usize = 4096;
+/// Names of members in all ledgers together: some six MiB.
+const MEMBERS_MAX: usize = 64 * 1024;
+/// Looks at metadata that are under way at the same time.
+const LOOKS_MAX: usize = 8;
+
+/// What metadata says of a ledger.
+#[derive(Clone, Debug)]
+pub(super) enum Knowledge {
+    /// It is closed; its members are here.
+    Closed(Arc<ClosedLedger>),
+    /// It does not exist, by proof.
+    Absent,
+}
+
+/// Why nothing is known.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unknown {
+    #[error(transparent)]
+    Metadata(#[from] metadata::Error),
+    #[error("metadata does not say that the ledger is closed")]
+    NotClosed,
+    #[error("metadata does not hold this bookie's cluster any more")]
+    OtherCluster,
+}
+
+struct Kept {
+    knowledge: Knowledge,
+    /// When the look began that brought it.
+    since: Instant,
+    proven: bool,
+    /// Its place in the order of insertions.
+    stamp: u64,
+}
+
+impl Kept {
+    fn is_fresh(&self, now: Instant) -> bool {
+        let kept = if matches!(self.knowledge, Knowledge::Absent) { ABSENCE_KEPT } else { KEPT };
+        now.saturating_duration_since(self.since) < kept
+    }
+
+    fn members(&self) -> usize {
+        match &self.knowledge {
+            Knowledge::Closed(ledger) => ledger.members(),
+            Knowledge::Absent => 0,
+        }
+    }
+}
+
+#[derive(Default)]
+struct Cache {
+    ledgers: BTreeMap<LedgerId, Kept>,
+    /// Oldest first; those that were replaced since are passed over.
+    order: VecDeque<(LedgerId, u64)>,
+    members: usize,
+    stamp: u64,
+}
+
+impl Cache {
+    fn keep(&mut self, ledger: LedgerId, knowledge: Knowledge, since: Instant, proven: bool) {
+        self.stamp += 1;
+        let kept = Kept { knowledge, since, proven, stamp: self.stamp };
+        self.members += kept.members();
+        self.order.push_back((ledger, self.stamp));
+        if let Some(before) = self.ledgers.insert(ledger, kept) {
+            self.members -= before.members();
+        }
+        while self.members > MEMBERS_MAX || self.ledgers.len() > LEDGERS_MAX || self.order.len() > 2 * LEDGERS_MAX {
+            let Some((oldest, stamp)) = self.order.pop_front() else { return };
+            if self.ledgers.get(&oldest).is_some_and(|kept| kept.stamp == stamp)
+                && let Some(gone) = self.ledgers.remove(&oldest)
+            {
+                self.members -= gone.members();
+            }
+        }
+    }
+}
+
+/// See the module.
+pub(super) struct KnownLedgers {
+    metadata: Arc<dyn MetadataStore>,
+    ledgers: Ledgers,
+    /// The cluster the bookie started in.
+    instance: InstanceId,
+    cache: Mutex<Cache>,
+    looks: Semaphore,
+}
+
+impl KnownLedgers {
+    pub(super) fn new(metadata: Arc<dyn MetadataStore>, instance: InstanceId) -> Self {
+        let ledgers = Ledgers::new(metadata.clone());
+        Self { metadata, ledgers, instance, cache: Mutex::default(), looks: Semaphore::new(LOOKS_MAX) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Cache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is known of a ledger, from what is kept or by a look at its metadata. Cancel-safe.
+    ///
+    /// # Errors
+    /// When metadata gives no answer that counts.
+    pub(super) async fn get(&self, ledger: LedgerId) -> Result<Knowledge, Unknown> {
+        if let Some(known) = self.kept(ledger, None) {
+            return Ok(known);
+        }
+        let began = {
+            // The semaphore is never closed.
+            let _turn = self.looks.acquire().await.ok();
+            // Others may have looked meanwhile.
+            if let Some(known) = self.kept(ledger, None) {
+                return Ok(known);
+            }
+            let began = Instant::now();
+            // Only that a ledger is closed can be taken from a hint: it stays so.
+            if let Some(record) = self.ledgers.get(ledger).await?
+                && let Some(closed) = ClosedLedger::of(&record.metadata)
+            {
+                return Ok(self.keep(ledger, Knowledge::Closed(Arc::new(closed)), began, false));
+            }
+            began
+        };
+        self.prove(ledger, began).await
+    }
+
+    /// What is known of a ledger by a quorum read of its metadata that began no earlier than `since`. Cancel-safe.
+    ///
+    /// # Errors
+    /// As [`KnownLedgers::get`].
+    pub(super) async fn prove(&self, ledger: LedgerId, since: Instant) -> Result<Knowledge, Unknown> {
+        // The semaphore is never closed.
+        let _turn = self.looks.acquire().await.ok();
+        if let Some(known) = self.kept(ledger, Some(since)) {
+            return Ok(known);
+        }
+        let began = Instant::now();
+        let found = self.ledgers.get_quorum(ledger).await?;
+        let knowledge = match found {
+            Some(record) => match ClosedLedger::of(&record.metadata) {
+                Some(closed) => Knowledge::Closed(Arc::new(closed)),
+                None => return Err(Unknown::NotClosed),
+            },
+            // A cluster is removed by taking its identity away first: absence then says nothing of this bookie's ledgers.
+            None if Cluster::open(&*self.metadata).await?.as_ref() != Some(&self.instance) => {
+                return Err(Unknown::OtherCluster);
+            }
+            None => Knowledge::Absent,
+        };
+        Ok(self.keep(ledger, knowledge, began, true))
+    }
+
+    /// What is kept of a ledger, if it is fresh enough; with `since`, if it was proven since then.
+    fn kept(&self, ledger: LedgerId, since: Option<Instant>) -> Option<Knowledge> {
+        let cache = self.lock();
+        let kept = cache.ledgers.get(&ledger)?;
+        let fits = match since {
+            None => kept.is_fresh(Instant::now()),
+            Some(since) => kept.proven && kept.since >= since,
+        };
+        fits.then(|| kept.knowledge.clone())
+    }
+
+    fn keep(&self, ledger: LedgerId, knowledge: Knowledge, since: Instant, proven: bool) -> Knowledge {
+        self.lock().keep(ledger, knowledge.clone(), since, proven);
+        knowledge
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use ledger::{BookieId, DigestType, EntryId, LedgerMetadata, Password, Quorums};
+
+    use super::*;
+
+    fn closed(members: usize) -> Knowledge {
+        let quorums = Quorums::new(u32::try_from(members).unwrap(), 1, 1).unwrap();
+        let ensemble = vec![BookieId::new("a").unwrap(); members];
+        let open = LedgerMetadata::open(quorums, ensemble, DigestType::Crc32c, Password::empty()).unwrap();
+        Knowledge::Closed(Arc::new(ClosedLedger::of(&open.closed(Some(EntryId::ZERO), 1).unwrap()).unwrap()))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_kept_is_bounded_by_ledgers_and_by_members() {
+        let (mut cache, now) = (Cache::default(), Instant::now());
+        let id = |id: usize| LedgerId::new(id as u64).unwrap();
+        for number in 0..2 * LEDGERS_MAX {
+            cache.keep(id(number), closed(1), now, false);
+        }
+        assert_eq!((cache.ledgers.len(), cache.members), (LEDGERS_MAX, LEDGERS_MAX));
+        assert!(cache.ledgers.contains_key(&id(2 * LEDGERS_MAX - 1)) && !cache.ledgers.contains_key(&id(0)));
+        for _ in 0..3 * LEDGERS_MAX {
+            cache.keep(id(0), closed(1), now, true);
+        }
+        assert!(cache.order.len() <= 2 * LEDGERS_MAX, "{}", cache.order.len());
+        assert!(cache.ledgers[&id(0)].proven);
+        for number in 0..10 {
+            cache.keep(id(number), closed(MEMBERS_MAX / 4), now, false);
+        }
+        assert!(cache.members <= MEMBERS_MAX);
+        assert_eq!(cache.members, cache.ledgers.values().map(Kept::members).sum::<usize>());
+        cache.keep(id(1), closed(MEMBERS_MAX + 1), now, false);
+        assert!(cache.members <= MEMBERS_MAX, "one that is larger than all is not kept");
+    }
+}

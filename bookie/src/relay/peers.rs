@@ -1,0 +1,215 @@
+//! Where members answer, and the connections to these places: one each, opened when it is needed.
+//!
+//! A member is found by its registration, which is kept for a short time, and no longer once it led nowhere: cold ids move from
+//! gateway to gateway. All cold ids of a ledger lead to one place, which is asked once.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use common::budget::ByteBudget;
+use common::metrics::Gauge;
+use common::net::Connector;
+use common::shutdown::TaskTree;
+use ledger::BookieId;
+use metadata::Bookies;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use super::link::{Answer, Asked, Link, Question};
+
+/// How long a registration is believed without a look.
+const ADDRESS_KEPT: Duration = Duration::from_secs(30);
+const ADDRESSES_MAX: usize = 4096;
+/// Places with a connection at the same time.
+const LINKS_MAX: usize = 64;
+/// Questions that wait for a connection, beside those it has sent.
+const QUEUE: usize = 64;
+/// How long a place that gave no answer is asked after the others.
+const SUSPECTED: Duration = Duration::from_secs(10);
+/// How much longer than a question may take a place may be silent: one that answers at its own deadline is alive.
+const SILENCE: Duration = Duration::from_secs(2);
+/// What an answer of version 3 may have beside an entry that came in the longest frame of version 2.
+const ANSWER_HEAD_BYTES: usize = 256;
+
+/// An address, and the members that are found there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) address: String,
+    pub(super) members: Vec<BookieId>,
+}
+
+/// Why there is no answer of a place.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NoAnswer {
+    #[error("it did not answer in time")]
+    Late,
+    #[error("the connection was lost")]
+    Lost,
+}
+
+/// What a place is asked with.
+pub(super) struct PeersParts {
+    pub(super) bookies: Bookies,
+    pub(super) connector: Arc<dyn Connector>,
+    pub(super) budget: ByteBudget,
+    pub(super) tasks: TaskTree,
+    /// This bookie's own address, where nobody is asked.
+    pub(super) own_address: String,
+    pub(super) frame_bytes_max: usize,
+    /// The longest that a question may take.
+    pub(super) deadline: Duration,
+    /// Counts connections.
+    pub(super) connections: Gauge,
+}
+
+struct Line {
+    questions: mpsc::Sender<Asked>,
+    used: Instant,
+}
+
+/// See the module.
+pub(super) struct Peers {
+    parts: PeersParts,
+    addresses: Mutex<BTreeMap<BookieId, (String, Instant)>>,
+    links: Mutex<BTreeMap<String, Line>>,
+    /// Places that gave no answer lately.
+    suspects: Mutex<BTreeMap<String, Instant>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Peers {
+    pub(super) fn new(parts: PeersParts) -> Self {
+        Self { parts, addresses: Mutex::default(), links: Mutex::default(), suspects: Mutex::default() }
+    }
+
+    /// The places of some members in their order, suspects behind the others, and how many members have none. Cancel-safe.
+    pub(super) async fn places(&self, members: &[BookieId]) -> (Vec<Place>, usize) {
+        let (mut places, mut unknown) = (Vec::<Place>::new(), 0);
+        for member in members {
+            match self.address(member).await {
+                Some(address) if address != self.parts.own_address => {
+                    match places.iter_mut().find(|place| place.address == address) {
+                        Some(place) => place.members.push(member.clone()),
+                        None => places.push(Place { address, members: vec![member.clone()] }),
+                    }
+                }
+                _ => unknown += 1,
+            }
+        }
+        let (suspects, now) = (lock(&self.suspects), Instant::now());
+        places.sort_by_key(|place| suspects.get(&place.address).is_some_and(|until| *until > now));
+        (places, unknown)
+    }
+
+    async fn address(&self, member: &BookieId) -> Option<String> {
+        let known = lock(&self.addresses).get(member).filter(|(_, since)| since.elapsed() < ADDRESS_KEPT).cloned();
+        if let Some((address, _)) = known {
+            return Some(address);
+        }
+        match self.parts.bookies.get(member).await {
+            Ok(Some((info, _))) => {
+                let mut addresses = lock(&self.addresses);
+                if addresses.len() >= ADDRESSES_MAX {
+                    addresses.clear();
+                }
+                addresses.insert(member.clone(), (info.address.clone(), Instant::now()));
+                Some(info.address)
+            }
+            Ok(None) => None,
+            Err(error) => {
+                tracing::debug!(%member, error = &error as &dyn std::error::Error, "look up a member to relay a read");
+                None
+            }
+        }
+    }
+
+    /// Asks a place. One that gives no answer in time is looked up anew the next time. Cancel-safe.
+    ///
+    /// # Errors
+    /// When there is no answer.
+    pub(super) async fn ask(&self, place: &Place, question: &Question, until: Instant) -> Result<Answer, NoAnswer> {
+        let asked = tokio::time::timeout_at(until, self.ask_line(&place.address, question, until)).await;
+        let answer = asked.unwrap_or(Err(NoAnswer::Late));
+        match &answer {
+            Ok(_) => drop(lock(&self.suspects).remove(&place.address)),
+            Err(_) => self.doubt(place),
+        }
+        answer
+    }
+
+    async fn ask_line(&self, address: &str, question: &Question, until: Instant) -> Result<Answer, NoAnswer> {
+        loop {
+            let (questions, is_new) = self.line(address);
+            let (answer, answered) = oneshot::channel();
+            let asked = Asked { question: question.clone(), until, answer };
+            if questions.send(asked).await.is_ok()
+                && let Ok(answer) = answered.await
+            {
+                return Ok(answer);
+            }
+            // One that was open before may have ended for want of questions, or with its peer's process.
+            if is_new {
+                return Err(NoAnswer::Lost);
+            }
+        }
+    }
+
+    fn doubt(&self, place: &Place) {
+        let now = Instant::now();
+        {
+            let mut suspects = lock(&self.suspects);
+            suspects.retain(|_, until| *until > now);
+            suspects.insert(place.address.clone(), now + SUSPECTED);
+        }
+        let mut addresses = lock(&self.addresses);
+        for member in &place.members {
+            addresses.remove(member);
+        }
+    }
+
+    /// The way to a place, and whether it was opened now.
+    fn line(&self, address: &str) -> (mpsc::Sender<Asked>, bool) {
+        let (mut links, now) = (lock(&self.links), Instant::now());
+        if let Some(line) = links.get_mut(address).filter(|line| !line.questions.is_closed()) {
+            line.used = now;
+            return (line.questions.clone(), false);
+        }
+        links.retain(|_, line| !line.questions.is_closed());
+        if links.len() >= LINKS_MAX
+            && let Some(oldest) = links.iter().min_by_key(|(_, line)| line.used).map(|(address, _)| address.clone())
+        {
+            // It ends once what it was asked is answered.
+            links.remove(&oldest);
+        }
+        let (questions, queue) = mpsc::channel(QUEUE);
+        links.insert(address.to_owned(), Line { questions: questions.clone(), used: now });
+        self.open(address.to_owned(), queue);
+        (questions, true)
+    }
+
+    fn open(&self, address: String, mut queue: mpsc::Receiver<Asked>) {
+        let parts = &self.parts;
+        let (connector, tasks, connections) = (parts.connector.clone(), parts.tasks.clone(), parts.connections.clone());
+        let frame_bytes_max = parts.frame_bytes_max.saturating_add(ANSWER_HEAD_BYTES);
+        let link = Link::new(parts.budget.clone(), frame_bytes_max, parts.deadline + SILENCE);
+        let serve = async move {
+            let stream = connector.connect(&address).await?;
+            let _open = connections.hold();
+            link.run(stream, &mut queue).await
+        };
+        let task = async move {
+            let end = tokio::select! {
+                () = tasks.stopping() => return,
+                end = serve => end,
+            };
+            if let Err(loss) = end {
+                tracing::debug!(%loss, "a connection to relay reads is over");
+            }
+        };
+        self.parts.tasks.spawn("relay connection", task);
+    }
+}
