@@ -50,7 +50,10 @@ pub struct BookieConfig {
     pub relay_bytes_max: ByteSize,
     /// How long such a read is tried before it is answered as too many requests: most of the time that clients give a bookie.
     pub relay_deadline: Span,
-    /// Reads that may wait for a higher last-add-confirmed at the same time; beyond it they are answered without waiting.
+    /// Connections that are served at the same time; those beyond it are closed at once.
+    pub connections_max: usize,
+    /// Reads that may wait for a higher last-add-confirmed at the same time, no more than a quarter of them on one connection; beyond
+    /// it they are answered without waiting.
     pub long_polls_max: usize,
     /// Longest frame accepted and sent, length word included.
     pub frame_bytes_max: ByteSize,
@@ -83,6 +86,7 @@ impl Default for BookieConfig {
             relay_concurrency: 256,
             relay_bytes_max: ByteSize::mib(16),
             relay_deadline: Span::secs(4),
+            connections_max: 10_000,
             long_polls_max: 10_000,
             frame_bytes_max: ByteSize::new(proto::FRAME_BYTES_MAX_DEFAULT as u64),
             sync: SyncMode::Always,
@@ -119,7 +123,7 @@ impl BookieConfig {
     /// # Errors
     /// [`Error::Config`] naming the first setting that does not.
     pub fn validate(&self) -> Result<(), Error> {
-        let rules: [(bool, &str); 11] = [
+        let rules: [(bool, &str); 12] = [
             (self.segment_bytes.bytes() >= SEGMENT_BYTES_MIN, "segment_bytes must be at least 64KiB"),
             (self.segment_bytes.bytes() <= SEGMENT_BYTES_MAX, "segment_bytes must be at most 2GiB"),
             (self.disk_bytes_max >= self.segment_bytes, "disk_bytes_max must be at least segment_bytes"),
@@ -128,6 +132,7 @@ impl BookieConfig {
             (self.group_bytes_max.bytes() >= 4096, "group_bytes_max must be at least 4KiB"),
             (self.group_bytes_max.bytes() <= FRAME_BYTES_LIMIT, "group_bytes_max must be at most 256MiB"),
             (self.read_concurrency > 0, "read_concurrency must be at least 1"),
+            (self.connections_max > 0, "connections_max must be at least 1"),
             (!self.relay_deadline.duration().is_zero(), "relay_deadline must be longer than 0s"),
             (self.long_polls_max <= LONG_POLLS_LIMIT, "long_polls_max must be at most 16000"),
             (!self.collect_interval.duration().is_zero(), "collect_interval must be longer than 0s"),

@@ -56,6 +56,10 @@ const STATE: Def = Def::new(
 );
 const CONNECTIONS: Def = Def::new("thermocline_bookie_connections", "Connections that are open.");
 const ACCEPTED: Def = Def::new("thermocline_bookie_connections_accepted", "Connections that were taken in.");
+const REFUSED: Def = Def::new(
+    "thermocline_bookie_connections_refused",
+    "Connections that were closed at once because the setting connections_max was reached.",
+);
 const LONG_POLLS: Def =
     Def::new("thermocline_bookie_long_polls", "Reads that wait for a higher last-add-confirmed of their ledger.");
 const RELAYED: Def = Def::new(
@@ -187,6 +191,7 @@ pub(crate) struct Metrics {
     /// Connections that are open.
     pub(crate) connections: Gauge,
     accepted: Counter,
+    refused: Counter,
     /// Reads that wait.
     pub(crate) long_polls: Gauge,
     relayed: By<RelayEnd, Counter>,
@@ -219,6 +224,7 @@ impl Metrics {
             free_bytes: Gauge::default(),
             connections: Gauge::default(),
             accepted: Counter::default(),
+            refused: Counter::default(),
             long_polls: Gauge::default(),
             relayed: By::default(),
             relay_seconds: Histogram::seconds(),
@@ -280,6 +286,10 @@ impl Metrics {
         self.accepted.inc();
     }
 
+    pub(crate) fn connection_refused(&self) {
+        self.refused.inc();
+    }
+
     pub(crate) fn relayed(&self, outcome: &Outcome, latency: Duration) {
         self.relayed.of(outcome.into()).inc();
         self.relay_seconds.took(latency);
@@ -314,6 +324,7 @@ impl Metrics {
         set.gauge(FREE, &own.free_bytes);
         set.gauge(CONNECTIONS, &own.connections);
         set.counter(ACCEPTED, &own.accepted);
+        set.counter(REFUSED, &own.refused);
         set.gauge(LONG_POLLS, &own.long_polls);
         set.counters(RELAYED, &own.relayed);
         set.histogram(RELAY_SECONDS, &own.relay_seconds);

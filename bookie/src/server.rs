@@ -17,7 +17,7 @@
 //! # Bounds
 //! A reader stops reading its socket while its peer does not take answers, while too many of its requests are open, and while
 //! the add budget is spent (for a short time; then adds are refused as too many). A peer that takes nothing for
-//! `write_timeout` is disconnected.
+//! `write_timeout` is disconnected. Connections beyond `connections_max` are closed at once.
 
 mod batch;
 mod connection;
@@ -45,6 +45,8 @@ pub(crate) struct Server {
     pub(crate) reads: ByteBudget,
     /// Batches of reads at the disk.
     pub(crate) disk_reads: Semaphore,
+    /// Connections.
+    connections: Arc<Semaphore>,
     /// Long polls that wait.
     pub(crate) polls: Semaphore,
     /// `None`: what moved away is unknown here.
@@ -59,6 +61,7 @@ impl Server {
             adds: budget.child("bookie-adds", config.add_bytes_max.bytes()),
             reads: budget.child("bookie-reads", config.read_bytes_max.bytes()),
             disk_reads: Semaphore::new(config.read_concurrency),
+            connections: Arc::new(Semaphore::new(config.connections_max.min(Semaphore::MAX_PERMITS))),
             polls: Semaphore::new(config.long_polls_max.min(Semaphore::MAX_PERMITS)),
             relay: relay.map(Arc::new),
             store,
@@ -85,7 +88,17 @@ pub(crate) async fn accept(server: Arc<Server>, mut listener: Box<dyn Listener>)
             () = server.tasks.stopping() => return Ok(()),
             accepted = listener.accept() => {
                 let (stream, peer) = accepted.map_err(AcceptError)?;
-                server.tasks.spawn("connection", connection::serve(server.clone(), stream, peer));
+                // Those that are open are kept, idle ones too: a newcomer tries again, and holds nothing here meanwhile.
+                let Ok(place) = server.connections.clone().try_acquire_owned() else {
+                    server.store.metrics.connection_refused();
+                    tracing::debug!(peer, "connection refused: connections_max are open");
+                    continue;
+                };
+                let serving = server.clone();
+                server.tasks.spawn("connection", async move {
+                    connection::serve(serving, stream, peer).await;
+                    drop(place);
+                });
             }
         }
     }

@@ -1,8 +1,9 @@
 //! Long polls: reads that wait for a higher last-add-confirmed.
 //!
 //! # Bounds
-//! Waiting polls hold a place of a bounded number and their ledger's slot, no bytes of any budget. Without a place a poll is
-//! answered at once from the present state, which is always a true answer. They end with their connection.
+//! Waiting polls hold a place of a bounded number, of which one connection gets no more than a quarter, and their ledger's slot, no
+//! bytes of any budget. Without a place a poll is answered at once from the present state, which is always a true answer. They
+//! end with their connection.
 
 use std::time::Duration;
 
@@ -71,7 +72,8 @@ impl Reads {
             }
             knows_fence
         };
-        // The semaphore is never closed: without a place there are too many.
+        // The semaphores are never closed: without a place there are too many.
+        let _own = self.polls.try_acquire().ok()?;
         let _place = self.server.polls.try_acquire().ok()?;
         let _counted = self.server.store.metrics.long_polls.hold();
         let mut ended = self.ended.subscribe();

@@ -16,6 +16,8 @@ use crate::wakeups::Wakeups;
 
 /// Batches of one connection that may be under way; more stop the reading of its socket.
 const BATCHES_MAX: usize = 2;
+/// The part of all long polls that may wait on one connection.
+const POLLS_PART: usize = 4;
 /// Bytes that one batch reads from the disk before it hands them on.
 pub(super) const STEP_BYTES: u64 = 1 << 20;
 
@@ -132,6 +134,8 @@ pub(super) struct Reads {
     /// Reads under way, and those of the same entry that wait for them.
     turns: Mutex<HashMap<Key, VecDeque<ReadJob>>>,
     batches: Arc<Semaphore>,
+    /// Long polls that may wait.
+    pub(super) polls: Semaphore,
     /// Those that wait for the relay.
     pub(super) relays: Relays,
     /// Itself, for the tasks it starts.
@@ -142,12 +146,14 @@ pub(super) struct Reads {
 
 impl Reads {
     pub(super) fn new(server: Arc<Server>, outbox: Arc<Outbox>) -> Arc<Self> {
+        let polls = (server.store.config.long_polls_max / POLLS_PART).max(1);
         let relays = Relays::new(server.relay.as_ref().map_or(0, |relay| relay.connection_turns()));
         Arc::new_cyclic(|me| Self {
             server,
             outbox,
             turns: Mutex::default(),
             batches: Arc::new(Semaphore::new(BATCHES_MAX)),
+            polls: Semaphore::new(polls),
             relays,
             me: me.clone(),
             ended: watch::Sender::new(false),

@@ -283,3 +283,29 @@ async fn a_list_longer_than_a_frame_is_refused_and_nothing_else_is() {
     assert_eq!(wire.read_lac(1).await.unwrap(), (None, Some(Bytes::clone(&body(1, 399, b"x")))));
     running.stop().await;
 }
+
+#[tokio::test]
+async fn connections_over_the_limit_are_closed_and_those_that_are_open_are_kept() {
+    let mut world = World::new();
+    world.config.connections_max = 2;
+    let running = world.start().await;
+    let (mut first, mut second) = (running.connect().await, running.connect().await);
+    assert_eq!(first.add(1, 0, b"x").await, Status::Ok);
+    assert_eq!(second.add(1, 1, b"x").await, Status::Ok);
+    assert_eq!(running.connect().await.frame().await, None);
+    assert_eq!(second.read(1, 0).await.unwrap(), body(1, 0, b"x"), "an idle one is kept");
+    // A place that was left is free again.
+    drop(first);
+    let served = async || {
+        let (mut wire, mut frame) = (running.connect().await, bytes::BytesMut::new());
+        encode_read_v3(1, ledger(1), ReadTarget::Entry(entry(0)), None, false, &mut frame);
+        wire.try_send(&frame).await.is_ok() && wire.frame().await.is_some()
+    };
+    let again = async {
+        while !served().await {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, again).await.unwrap();
+    running.stop().await;
+}

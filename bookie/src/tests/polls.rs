@@ -181,7 +181,7 @@ async fn waits_end_with_their_connection_and_with_the_bookie() {
 #[tokio::test]
 async fn waits_beyond_their_number_are_answered_at_once_and_hold_no_budget() {
     let mut world = World::new();
-    world.config.long_polls_max = 3;
+    world.config.long_polls_max = 12;
     let tasks = common::shutdown::TaskTree::root("test");
     let budget = common::budget::ByteBudget::new("node", 8 << 20);
     let parts = crate::BookieParts { budget: budget.clone(), ..world.parts(&tasks) };
@@ -198,7 +198,19 @@ async fn waits_beyond_their_number_are_answered_at_once_and_hold_no_budget() {
     for _ in 0..7 {
         assert_eq!(confirmed(&wire.reply_v3().await), None);
     }
-    assert_eq!((bookie.waiting_polls(), budget.used_bytes()), (3, 0));
+    assert_eq!((bookie.waiting_polls(), budget.used_bytes()), (3, 0), "a quarter of all for one connection");
+    let mut others = Vec::new();
+    for _ in 0..4 {
+        let mut other = Wire::new(common::net::Connector::connect(&world.network, "bk1:3181").await.unwrap());
+        other.send_raw(&out).await;
+        others.push(other);
+    }
+    settle(|| bookie.waiting_polls() == 12).await;
+    for other in &mut others[..3] {
+        for _ in 0..7 {
+            assert_eq!(confirmed(&other.reply_v3().await), None);
+        }
+    }
     // Other requests of the connection are served meanwhile.
     let reply = wire.ask(|out| encode_force_ledger_v3(77, ledger(1), out)).await;
     assert_eq!((reply.txn, reply.status), (77, Status::Ok));
