@@ -2,7 +2,8 @@
 //!
 //! A header of 64 bytes: version 0 and the number of groups, 32 bits each, then zeros. Then 24 bytes a group: first and last
 //! start of a sequence (64 bits each), entries in a sequence and distance of starts (32 bits each). A group without a distance
-//! is one sequence. Numbers are big-endian. We send one group for each run of neighbouring entries and read any.
+//! is one sequence. Numbers are big-endian. Runs of neighbouring entries that are equally long and equally far apart, which striping
+//! makes, are one group.
 
 use std::ops::RangeInclusive;
 
@@ -15,11 +16,17 @@ const VERSION: i32 = 0;
 /// Longest run of one group: its length is a signed 32-bit number.
 const RUN_ENTRIES_MAX: u64 = i32::MAX as u64;
 
+/// Longest distance of two sequences of one group: a signed 32-bit number too.
+const PERIOD_MAX: u64 = i32::MAX as u64;
+
 /// Collects runs of entries, in ascending order, and encodes them.
 #[derive(Debug, Clone, Default)]
 pub struct AvailabilityWriter {
     groups: BytesMut,
     count: u32,
+    /// The last group, which may get more sequences.
+    group: Option<Group>,
+    /// First and last entry of the last run, which may get longer.
     run: Option<(u64, u64)>,
 }
 
@@ -50,22 +57,39 @@ impl AvailabilityWriter {
 
     fn end_run(&mut self) {
         let Some((first, last)) = self.run.take() else { return };
-        let entries = u32::try_from(last - first + 1).expect("a run is cut at its longest");
-        self.groups.put_u64(first);
-        self.groups.put_u64(first);
-        self.groups.put_u32(entries);
-        self.groups.put_u32(0);
+        let size = last - first + 1;
+        if let Some(joined) = self.group.as_ref().and_then(|group| group.with(first, size)) {
+            self.group = Some(joined);
+            return;
+        }
+        self.end_group();
+        self.group = Some(Group { first, last: first, size, period: 0 });
+    }
+
+    fn end_group(&mut self) {
+        let Some(group) = self.group.take() else { return };
+        let word = |number| u32::try_from(number).expect("runs and distances are cut at their longest");
+        self.groups.put_u64(group.first);
+        self.groups.put_u64(group.last);
+        self.groups.put_u32(word(group.size));
+        self.groups.put_u32(word(group.period));
         self.count += 1;
     }
 
     /// Bytes of the encoding so far.
     pub fn encoded_bytes(&self) -> usize {
-        HEADER_BYTES + self.groups.len() + if self.run.is_some() { GROUP_BYTES } else { 0 }
+        let open = match (&self.group, self.run) {
+            (None, None) => 0,
+            (Some(group), Some((first, last))) if group.with(first, last - first + 1).is_none() => 2,
+            _ => 1,
+        };
+        HEADER_BYTES + self.groups.len() + open * GROUP_BYTES
     }
 
     /// The encoding.
     pub fn finish(mut self) -> Bytes {
         self.end_run();
+        self.end_group();
         let mut out = BytesMut::with_capacity(HEADER_BYTES + self.groups.len());
         out.put_i32(VERSION);
         out.put_u32(self.count);
@@ -82,6 +106,7 @@ pub struct Availability {
 }
 
 /// Sequences of equal length at equal distances.
+#[derive(Debug, Clone)]
 struct Group {
     first: u64,
     last: u64,
@@ -106,6 +131,14 @@ impl Group {
 
     fn end(&self) -> u64 {
         self.last + self.size
+    }
+
+    /// The group with one more sequence, behind its last one, if that fits.
+    fn with(&self, start: u64, size: u64) -> Option<Self> {
+        let period = start.checked_sub(self.last)?;
+        let fits = size == self.size && (self.first == self.last || period == self.period);
+        // Neighbours of one run that was cut at its longest stay apart: their distance is the length.
+        (fits && period > size && period <= PERIOD_MAX).then_some(Self { last: start, period, ..*self })
     }
 
     fn contains(&self, entry: u64) -> bool {
@@ -187,6 +220,19 @@ mod tests {
     }
 
     #[test]
+    fn what_striping_leaves_is_one_group() {
+        // A member of three with two copies: 0, 2, 3, 5, 6, 8, 9, ...
+        let striped = |entries: u64| encode((0..entries).filter(|entry| entry % 3 != 1));
+        assert_eq!(striped(1_000_000).len(), HEADER_BYTES + 2 * GROUP_BYTES, "the first, and all pairs behind it");
+        let every_third = encode((0..1_000_000).step_by(3));
+        let expected = format!("0000000000000001{}{:016x}{:016x}0000000100000003", "00".repeat(56), 0, 999_999);
+        assert_eq!(hex::encode(every_third), expected);
+        assert_eq!(encode([0, 10, 20, 21, 30, 31, 40, 41, 49]).len(), HEADER_BYTES + 3 * GROUP_BYTES);
+        // Too far apart for the field.
+        assert_eq!(encode([0, PERIOD_MAX + 1]).len(), HEADER_BYTES + 2 * GROUP_BYTES);
+    }
+
+    #[test]
     fn periods_of_others_are_read() {
         let mut bytes = encode([3, 4]).to_vec();
         // Starts at 3, 8, 13; two entries each.
@@ -225,9 +271,24 @@ mod tests {
             let read = Availability::decode(encode(entries.iter().copied())).unwrap();
             let back: BTreeSet<u64> = read.runs().flatten().collect();
             prop_assert_eq!(&back, &entries);
-            for entry in 0..300 {
+            for entry in 0..300_u64 {
                 prop_assert_eq!(read.contains(EntryId::new(entry).unwrap()), entries.contains(&entry));
             }
+        }
+
+        #[test]
+        fn regular_lists_come_back(
+            parts in prop::collection::vec((1..4_u64, 1..6_u64, 1..6_u64), 0..8),
+        ) {
+            let (mut entries, mut next) = (BTreeSet::new(), 0);
+            for (size, gap, times) in parts {
+                for _ in 0..times {
+                    entries.extend(next..next + size);
+                    next += size + gap;
+                }
+            }
+            let read = Availability::decode(encode(entries.iter().copied())).unwrap();
+            prop_assert_eq!(read.runs().flatten().collect::<BTreeSet<u64>>(), entries);
         }
 
         #[test]

@@ -14,12 +14,7 @@ impl Reads {
     pub(super) async fn serve_list(&self, to: ReplyTo, slot: &LedgerSlot) {
         let store = &self.server.store;
         let bytes_max = store.config.frame_bytes_max.as_usize().saturating_sub(LIST_HEAD_BYTES);
-        let listed = {
-            // The semaphore is never closed.
-            let _turn = self.server.disk_reads.acquire().await.ok();
-            store.list_entries(slot, bytes_max).await
-        };
-        let (reply, permit) = match listed {
+        let (reply, permit) = match store.list_entries(slot, &self.server.disk_reads, bytes_max).await {
             Ok(list) => {
                 let permit = self.server.reads.acquire(list.len() as u64).await;
                 (Reply::Entries(list), Some(permit))

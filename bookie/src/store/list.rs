@@ -2,6 +2,7 @@ use bytes::Bytes;
 use ledger::EntryId;
 use proto::{AvailabilityWriter, Status};
 use roaring::RoaringTreemap;
+use tokio::sync::Semaphore;
 
 use super::{LedgerSlot, Store};
 use crate::error::Error;
@@ -22,10 +23,15 @@ impl Absence {
 
 impl Store {
     /// The entries of a ledger that are here, encoded; an error where that is not for sure all that should be here. An encoding
-    /// of more than `bytes_max` cannot be sent and is an error too.
-    pub(crate) async fn list_entries(&self, slot: &LedgerSlot, bytes_max: usize) -> Result<Bytes, Status> {
+    /// of more than `bytes_max` cannot be sent and is an error too. Each segment is read in a turn of its own of `turns`.
+    pub(crate) async fn list_entries(
+        &self,
+        slot: &LedgerSlot,
+        turns: &Semaphore,
+        bytes_max: usize,
+    ) -> Result<Bytes, Status> {
         slot.lock().is_whole().map_err(Absence::status)?;
-        let held = self.held_entries(slot).await.map_err(|error| {
+        let held = self.held_entries(slot, turns).await.map_err(|error| {
             tracing::error!(ledger = %slot.id(), error = &error as &dyn std::error::Error, "list entries");
             Status::Io
         })?;
@@ -46,7 +52,7 @@ impl Store {
     }
 
     /// Entries of all segments, each once, however many segments hold it. Neighbours cost a bit each in memory.
-    async fn held_entries(&self, slot: &LedgerSlot) -> Result<RoaringTreemap, Error> {
+    async fn held_entries(&self, slot: &LedgerSlot, turns: &Semaphore) -> Result<RoaringTreemap, Error> {
         let mut held = RoaringTreemap::new();
         let mut rows = Vec::with_capacity(ROWS);
         // The unsealed first: one that is sealed meanwhile is then found in one of two places.
@@ -64,6 +70,8 @@ impl Store {
         }
         for row in self.ledger_segments(slot).await?.iter() {
             let Some((first, last)) = row.entries else { continue };
+            // The semaphore is never closed.
+            let _turn = turns.acquire().await.ok();
             let Some(file) = self.sealed.open(row.segment).await? else { continue };
             let found = |entry: EntryId| {
                 held.insert(entry.get());

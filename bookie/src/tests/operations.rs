@@ -273,14 +273,19 @@ async fn a_list_longer_than_a_frame_is_refused_and_nothing_else_is() {
     let running = world.start().await;
     let (mut v2, mut wire) = (running.connect().await, running.connect().await);
     for e in 0..200 {
-        assert_eq!(v2.add(1, 2 * e, b"x").await, Status::Ok);
+        assert_eq!(v2.add(2, 2 * e, b"x").await, Status::Ok);
     }
-    assert_eq!(list(&mut wire, 1).await, Err(Status::Io), "200 runs of 24 bytes");
-    for e in 0..200 {
-        assert_eq!(v2.add(1, 2 * e + 1, b"x").await, Status::Ok);
+    assert_eq!(list(&mut wire, 2).await.unwrap().runs().count(), 200, "runs at equal distances take next to nothing");
+    let is_early = |e: &u64| [0, 2].contains(&(e % 5));
+    for e in (0..900).filter(is_early) {
+        assert_eq!(v2.add(1, e, b"x").await, Status::Ok);
     }
-    assert_eq!(list(&mut wire, 1).await.unwrap().runs().collect::<Vec<_>>(), [0..=399]);
-    assert_eq!(wire.read_lac(1).await.unwrap(), (None, Some(Bytes::clone(&body(1, 399, b"x")))));
+    assert_eq!(list(&mut wire, 1).await, Err(Status::Io), "180 groups of 24 bytes");
+    for e in (0..900).filter(|e| !is_early(e)) {
+        assert_eq!(v2.add(1, e, b"x").await, Status::Ok);
+    }
+    assert_eq!(list(&mut wire, 1).await.unwrap().runs().collect::<Vec<_>>(), [0..=899]);
+    assert_eq!(wire.read_lac(1).await.unwrap(), (None, Some(Bytes::clone(&body(1, 899, b"x")))));
     running.stop().await;
 }
 
