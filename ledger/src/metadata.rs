@@ -4,6 +4,7 @@
 //! refuse what the life of a ledger does not allow: the end of a closed ledger never changes, only its members may.
 
 mod format;
+mod partly;
 mod plain;
 mod text;
 
@@ -324,6 +325,7 @@ impl LedgerMetadata {
         for segment in &mut next.segments {
             segment.ensemble.clone_from(&members);
         }
+        next.forget_partial_release();
         next.checked()
     }
 

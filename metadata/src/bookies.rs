@@ -3,10 +3,11 @@
 //! A live bookie holds its key under a lease, so two processes cannot carry one id. Cold ids are registered without a lease,
 //! read-only, by the gateways that own them: see [`crate::ColdShards`].
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::ledger::{BookieId, BookieServiceInfo};
+use ::ledger::{BookieId, BookieServiceInfo, is_cold};
 use common::net::Offer;
 use tokio::time::Instant;
 
@@ -19,6 +20,8 @@ use crate::{
 const TLS_EXTENSION: &str = "tls";
 const LIST_PAGE: usize = 500;
 const TRIES_MAX: usize = 8;
+/// The property of bookies that send readers of ledgers they have dropped on to the cold tier; its value is the way they do it.
+const RELAYS: (&str, &str) = ("thermocline.relay", "1");
 
 /// What a registration says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,6 +57,7 @@ impl BookieInfo {
             endpoint.extensions.extend(self.offer.tls.then(|| TLS_EXTENSION.to_owned()));
             endpoint.auth.extend(self.offer.auth.clone());
         }
+        info.properties.push((RELAYS.0.to_owned(), RELAYS.1.to_owned()));
         Ok(info.encode())
     }
 
@@ -261,6 +265,28 @@ impl Bookies {
                     Err(error) => {
                         tracing::error!(bookie = %id, error = &error as &dyn std::error::Error, "registration left out of the listing");
                     }
+                }
+            }
+        }
+    }
+
+    /// The bookies that are registered, and whether each sends readers of ledgers it has dropped on to the cold tier. A registration
+    /// that says nothing of it, or cannot be read, is of one that does not. Cold ids are left out.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn relaying(&self) -> Result<BTreeMap<BookieId, bool>, Error> {
+        let root = layout::available_root();
+        let (mut bookies, mut after) = (BTreeMap::new(), None);
+        loop {
+            let rows = self.store.list(&root, after.as_ref(), LIST_PAGE).await?;
+            let Some((last, _)) = rows.last() else { return Ok(bookies) };
+            after = Some(last.clone());
+            for (key, found) in rows {
+                let Some((id, _)) = layout::parse_registration_key(&key) else { continue };
+                if !is_cold(&id) {
+                    let info = BookieServiceInfo::decode(&found.value).unwrap_or_default();
+                    bookies.insert(id, info.property(RELAYS.0) == Some(RELAYS.1));
                 }
             }
         }

@@ -20,6 +20,9 @@ pub struct OffloaderConfig {
     pub settle_after: Span,
     /// How long a settled ledger is kept on bookies. Counted anew after a restart.
     pub hot_retention: Span,
+    /// How long one bookie of each write set stays a member of a ledger whose bookies cannot send readers on to the cold tier (those of
+    /// Apache BookKeeper): readers that opened it before its release read on there. Stored with the ledger. 0s releases it at once.
+    pub handle_grace: Span,
     /// How many ledgers are worked on at a time.
     pub ledgers_in_flight: usize,
     /// What all jobs together may hold in memory; at least 40 MiB for each ledger in flight.
@@ -50,6 +53,7 @@ impl Default for OffloaderConfig {
             scan_interval: Span::secs(10),
             settle_after: Span::secs(60),
             hot_retention: Span::secs(600),
+            handle_grace: Span::secs(48 * 3600),
             ledgers_in_flight: 2,
             memory_max: ByteSize::mib(128),
             owner_ttl: Span::secs(30),

@@ -91,8 +91,14 @@ impl Job<'_> {
         };
         let now = self.at.clock.now();
         let sight = self.at.seen.get(self.ledger);
-        let facts =
-            Facts { metadata, attempt, closed_since: sight.closed_since, settled_since: sight.settled_since, now };
+        let facts = Facts {
+            metadata,
+            attempt,
+            closed_since: sight.closed_since,
+            settled_since: sight.settled_since,
+            now,
+            wall_ms: self.at.clock.wall_ms(),
+        };
         let order = match wanted {
             Wanted::Policy => Order::Policy(&self.at.config),
             Wanted::Now { release } => Order::Now { release },

@@ -8,9 +8,10 @@ use common::clock::Clock;
 use common::metrics::Set;
 use common::rng::Rng;
 use common::shutdown::TaskTree;
-use ledger::LedgerId;
-use metadata::{Attempts, Catalog, ColdShards, InstanceId, Ledgers, MetadataStore};
+use ledger::{BookieId, LedgerId};
+use metadata::{Attempts, Bookies, Catalog, ColdShards, InstanceId, Ledgers, MetadataStore};
 use tokio::sync::{Mutex as AsyncMutex, Semaphore, oneshot};
+use tokio::time::Instant;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::job::{Job, Wanted};
@@ -52,10 +53,16 @@ pub struct Offloader {
     pub(crate) inner: Arc<Inner>,
 }
 
+/// The registered bookies, and whether each sends readers on to the cold tier.
+pub(crate) type Relaying = Arc<BTreeMap<BookieId, bool>>;
+
 pub(crate) struct Inner {
     pub(crate) config: OffloaderConfig,
     pub(crate) store: Arc<dyn MetadataStore>,
     pub(crate) ledgers: Ledgers,
+    pub(crate) bookies: Bookies,
+    /// Which bookies relay, and when that was looked up.
+    pub(crate) relaying: AsyncMutex<Option<(Instant, Relaying)>>,
     pub(crate) attempts: Attempts,
     pub(crate) catalog: Catalog,
     pub(crate) cold: ColdStore,
@@ -93,6 +100,8 @@ impl Offloader {
         let owner = Owner::new(Arc::clone(&parts.metadata), parts.rng.clone(), config.owner_ttl.duration());
         let inner = Inner {
             ledgers: Ledgers::new(Arc::clone(&parts.metadata)),
+            bookies: Bookies::new(Arc::clone(&parts.metadata)),
+            relaying: AsyncMutex::default(),
             attempts: Attempts::new(Arc::clone(&parts.metadata)),
             catalog: Catalog::new(Arc::clone(&parts.metadata)),
             store: parts.metadata,

@@ -1,5 +1,7 @@
 //! What a ledger needs next: values in, values out.
 
+use std::time::Duration;
+
 use ledger::{ColdRecord, DigestType, LedgerMetadata, LedgerState, MetadataFormat};
 use tokio::time::Instant;
 
@@ -18,6 +20,8 @@ pub struct Facts<'a> {
     pub settled_since: Option<Instant>,
     /// The moment of the decision.
     pub now: Instant,
+    /// The same by the wall clock, milliseconds since 1970: partial releases outlive processes.
+    pub wall_ms: u64,
 }
 
 /// What is known of an attempt.
@@ -79,6 +83,8 @@ pub enum Why {
     FormatTooOld,
     /// Its cold record cannot be read: a human must look.
     BadColdRecord,
+    /// Some of its bookies stay for a while, for readers that opened it before.
+    PartlyReleased,
     /// All its members are cold, but it has no cold record: a human must look.
     NoColdRecord,
 }
@@ -96,6 +102,9 @@ impl Why {
             Self::NoDigest => "no digest protects its entries, so no single replica can be trusted; it stays hot",
             Self::FormatTooOld => "its metadata is of format 1, which cannot name an object; it stays hot",
             Self::BadColdRecord => "its cold record cannot be read",
+            Self::PartlyReleased => {
+                "it is partly released: one bookie of each write set stays for handle_grace, for readers that opened it before"
+            }
             Self::NoColdRecord => "its members are cold ids, but it has no cold record",
         }
     }
@@ -149,10 +158,13 @@ fn decide_settled(facts: &Facts<'_>, order: Order<'_>) -> Plan {
     if facts.metadata.is_released() {
         return Plan::Nothing(Why::Released);
     }
+    let stays_ms = facts.metadata.partly_released_until().map_or(0, |until_ms| until_ms.saturating_sub(facts.wall_ms));
     match order {
+        Order::Now { release: true } if stays_ms > 0 => Plan::Nothing(Why::PartlyReleased),
         Order::Now { release: true } => Plan::Release,
         Order::Now { release: false } => Plan::Nothing(Why::Settled),
         Order::Policy(policy) if !policy.enabled => Plan::Nothing(Why::Disabled),
+        Order::Policy(_) if stays_ms > 0 => Plan::WaitUntil(facts.now + Duration::from_millis(stays_ms)),
         Order::Policy(policy) => {
             let due = facts.settled_since.unwrap_or(facts.now) + policy.hot_retention.duration();
             if facts.now < due { Plan::WaitUntil(due) } else { Plan::Release }

@@ -1,5 +1,6 @@
 //! Releasing: prove that gateways serve the ledger from its object under its cold ids, then put these in the place of its members.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use metadata::{ColdNames, LedgerRecord, OwnedShard, WriteError};
 use crate::error::{Error, ErrorKind, Result};
 use crate::job::{Job, Wanted};
 use crate::observe::Step;
+use crate::offloader::Relaying;
 use crate::report::Counters;
 
 /// What a cold id gave.
@@ -40,8 +42,12 @@ pub(crate) const MEMBERS_DEFAULT: u32 = 3;
 /// The shortest pause before the policy tries again to release when nobody serves cold ids.
 const RELEASE_PAUSE: Duration = Duration::from_secs(2);
 
+/// For how long it is believed which bookies relay.
+const RELAYING_AGE_MAX: Duration = Duration::from_secs(10);
+
 impl Job<'_> {
-    /// Proves and releases. False: the record changed meanwhile, and the ledger must be looked at again.
+    /// Proves and releases. False: it is not released yet, since its record changed meanwhile or this was the first of two steps; the
+    /// ledger must be looked at again.
     pub(crate) async fn release(&self, record: LedgerRecord, wanted: Wanted) -> Result<bool> {
         if wanted == Wanted::Policy
             && let Some(why) = self.at.waiting.holds(self.at.clock.now())
@@ -51,7 +57,40 @@ impl Job<'_> {
         self.clients_find_cold_ids()?;
         let ids = self.cold_ids(&record.metadata)?;
         let owned = self.step(Step::ProveRelease, Box::pin(self.prove(&record, &ids))).await?;
-        self.step(Step::Release, self.swap(record, &ids, owned)).await
+        let until_ms = self.stays_until(&record.metadata).await?;
+        self.step(Step::Release, self.swap(record, &ids, owned, until_ms)).await
+    }
+
+    /// Until when bookies stay, when this is the first of two steps; `None` when all members may go now.
+    ///
+    /// Two steps are for bookies that cannot send readers on. One that is not registered is taken for one of them if any registered
+    /// one is.
+    async fn stays_until(&self, metadata: &LedgerMetadata) -> Result<Option<u64>> {
+        let grace = self.at.config.handle_grace.duration();
+        // What was begun is at its end, or nothing would be released now.
+        if grace.is_zero() || metadata.partly_released_until().is_some() {
+            return Ok(None);
+        }
+        let relaying = self.relaying().await?;
+        let unknown_relays = relaying.values().all(|relays| *relays);
+        let members = metadata.segments().iter().flat_map(|segment| &segment.ensemble);
+        let mut bookies = members.filter(|member| !ledger::is_cold(member));
+        let all_relay = bookies.all(|member| relaying.get(member).copied().unwrap_or(unknown_relays));
+        let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+        Ok((!all_relay).then(|| self.at.clock.wall_ms().saturating_add(grace_ms)))
+    }
+
+    /// Which bookies relay, looked up at most once in [`RELAYING_AGE_MAX`]: every registration is read for it.
+    async fn relaying(&self) -> Result<Relaying> {
+        let mut known = self.at.relaying.lock().await;
+        let now = self.at.clock.now();
+        if let Some((_, relaying)) = known.as_ref().filter(|(at, _)| now < *at + RELAYING_AGE_MAX) {
+            return Ok(Arc::clone(relaying));
+        }
+        let found = self.at.bookies.relaying().await;
+        let found = found.map_err(|error| Error::metadata("look up the bookies of", self.ledger, error))?;
+        let (_, relaying) = known.insert((now, Arc::new(found)));
+        Ok(Arc::clone(relaying))
     }
 
     /// Where BookKeeper's clients cannot know where a cold id is, a release would take the ledger away from them.
@@ -196,12 +235,25 @@ impl Job<'_> {
         error
     }
 
-    async fn swap(&self, record: LedgerRecord, ids: &[ColdId], owned: OwnedShard) -> Result<bool> {
-        let released = record
-            .metadata
-            .released_to(ids)
+    async fn swap(
+        &self,
+        record: LedgerRecord,
+        ids: &[ColdId],
+        owned: OwnedShard,
+        until_ms: Option<u64>,
+    ) -> Result<bool> {
+        let released = match until_ms {
+            None => record.metadata.released_to(ids),
+            Some(until_ms) => record.metadata.partly_released_to(ids, until_ms),
+        };
+        let released = released
             .map_err(|error| self.refuse(ErrorKind::Unsuitable, "its members cannot be replaced").caused_by(error))?;
         match self.at.ledgers.update_while_owned(self.ledger, &released, record.version, owned).await {
+            // It is not released yet; what is to be done next, the next look says.
+            Ok(_) if until_ms.is_some() => {
+                tracing::info!(until_ms, "ledger partly released: one bookie of each write set stays until then");
+                Ok(false)
+            }
             Ok(_) => {
                 Counters::add(&self.at.counters.released, 1);
                 tracing::info!("ledger released");

@@ -117,7 +117,8 @@ impl Inner {
         let now = self.clock.now();
         // Whether the owner lives, the job asks.
         let attempt = owner.map(|owner| AttemptFacts { owner, held_by_other: false });
-        let mut facts = Facts { metadata, attempt, closed_since: None, settled_since: None, now };
+        let wall_ms = self.clock.wall_ms();
+        let mut facts = Facts { metadata, attempt, closed_since: None, settled_since: None, now, wall_ms };
         let order = Order::Policy(&self.config);
         // What stays as it is must not take a place from those that wait for their time.
         if let Plan::Nothing(_) = plan::decide(&facts, order) {

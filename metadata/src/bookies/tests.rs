@@ -21,7 +21,13 @@ async fn setup() -> (Bookies, Arc<FaultyStore>, LeaseId, LeaseId) {
 #[test]
 fn the_stored_form_is_bookkeepers() {
     let hex: String = info("bk1:3181").encode().unwrap().iter().map(|byte| format!("{byte:02x}")).collect();
-    assert_eq!(hex, "321c0a06626f6f6b696510ed181a03626b31220a626f6f6b69652d727063");
+    assert_eq!(
+        hex,
+        concat!(
+            "321c0a06626f6f6b696510ed181a03626b31220a626f6f6b69652d727063",
+            "3a160a11746865726d6f636c696e652e72656c6179120131"
+        )
+    );
     for address in ["bk1:3181", "127.0.0.1:1", "[::1]:3181"] {
         let value = info(address).encode().unwrap();
         assert_eq!(BookieInfo::decode(&id("x"), &value).unwrap(), info(address));
@@ -34,6 +40,8 @@ fn the_stored_form_is_bookkeepers() {
     for address in ["bk1", ":3181", "bk1:port", "bk1:70000", ""] {
         assert_eq!(info(address).encode().unwrap_err().kind(), ErrorKind::Invalid, "{address}");
     }
+    let info_of = BookieServiceInfo::decode(&info("bk1:3181").encode().unwrap()).unwrap();
+    assert_eq!(info_of.property("thermocline.relay"), Some("1"));
     assert_eq!(BookieInfo::decode(&id("bk1:3181"), b"").unwrap(), info("bk1:3181"), "legacy: the id is the address");
     assert_eq!(BookieInfo::decode(&id("bk1:3181"), b"\xff").unwrap_err().kind(), ErrorKind::Damaged);
     let silent = BookieServiceInfo::default();
@@ -115,4 +123,23 @@ async fn the_listing_is_complete_and_survives_a_bad_registration() {
     assert_eq!(listed, want.map(|(id, writable)| (id.to_owned(), writable)));
     store.revoke(one).await.unwrap();
     assert!(changes.next().await.is_some());
+}
+
+#[tokio::test]
+async fn who_relays_says_so() {
+    let (bookies, store, one, _) = setup().await;
+    bookies.register(&id("ours"), &info("ours:3181"), one).await.unwrap();
+    let apache = BookieServiceInfo::of_bookie("apache", 3181).encode();
+    let cold = id("c0-0.cold.thermocline:3181");
+    for (key, value) in [
+        (layout::readonly_key(&id("apache")), apache.clone()),
+        (layout::available_key(&id("legacy:3181")), Vec::new()),
+        (layout::available_key(&id("damaged")), vec![0xff]),
+        (layout::readonly_key(&cold), apache),
+    ] {
+        store.create(&key, value.into()).await.unwrap();
+    }
+    let found: Vec<_> = bookies.relaying().await.unwrap().into_iter().collect();
+    let want = [("apache", false), ("damaged", false), ("legacy:3181", false), ("ours", true)];
+    assert_eq!(found, want.map(|(name, relays)| (id(name), relays)));
 }

@@ -74,6 +74,7 @@ impl Case {
             closed_since: Some(moment - Duration::from_secs(self.seen_secs.0)),
             settled_since: Some(moment - Duration::from_secs(self.seen_secs.1)),
             now: moment,
+            wall_ms: 0,
         };
         assert_eq!(&decide(&facts, Order::Policy(&policy())), by_policy, "by policy");
         assert_eq!(&decide(&facts, Order::Now { release: false }), now, "on order");
@@ -93,6 +94,7 @@ impl Case {
             closed_since: Some(moment - Duration::from_secs(self.seen_secs.0)),
             settled_since: Some(moment - Duration::from_secs(self.seen_secs.1)),
             now: moment,
+            wall_ms: 0,
         };
         let due = moment + Duration::from_secs(secs);
         assert_eq!(decide(&facts, Order::Policy(&policy())), Plan::WaitUntil(due), "by policy");
@@ -154,6 +156,30 @@ fn a_rehydrated_ledger_is_released_again() {
 }
 
 #[test]
+fn what_is_partly_released_waits_for_its_time_by_the_wall_clock() {
+    let ids = ColdId::for_ledger(LedgerId::new(7).unwrap(), 2, "cold.thermocline", 3181).unwrap();
+    let partly = settled().partly_released_to(&ids, 50_000).unwrap();
+    let now = Instant::now() + Duration::from_secs(9999);
+    let facts = |wall_ms| Facts {
+        metadata: &partly,
+        attempt: None,
+        closed_since: None,
+        settled_since: Some(now - Duration::from_secs(9000)),
+        now,
+        wall_ms,
+    };
+    let release = Order::Now { release: true };
+    for wall_ms in [0, 20_000, 49_999] {
+        let due = now + Duration::from_millis(50_000 - wall_ms);
+        assert_eq!(decide(&facts(wall_ms), Order::Policy(&policy())), Plan::WaitUntil(due));
+        assert_eq!(decide(&facts(wall_ms), release), Plan::Nothing(Why::PartlyReleased));
+    }
+    for order in [release, Order::Policy(&policy())] {
+        assert_eq!(decide(&facts(50_000), order), Plan::Release);
+    }
+}
+
+#[test]
 fn cursors_and_schemas_stay_hot_unless_ordered() {
     let custom = |key: &str, value: &'static str| case(closed().with_custom(key, value).unwrap()).seen(9999, 0);
     for ledger in [custom("pulsar/cursor", "c"), custom("component", "schema")] {
@@ -166,8 +192,14 @@ fn cursors_and_schemas_stay_hot_unless_ordered() {
 fn switched_off_means_orders_only() {
     let off = OffloaderConfig { enabled: false, ..policy() };
     for metadata in [closed(), settled()] {
-        let facts =
-            Facts { metadata: &metadata, attempt: None, closed_since: None, settled_since: None, now: Instant::now() };
+        let facts = Facts {
+            metadata: &metadata,
+            attempt: None,
+            closed_since: None,
+            settled_since: None,
+            now: Instant::now(),
+            wall_ms: 0,
+        };
         assert_eq!(decide(&facts, Order::Policy(&off)), Plan::Nothing(Why::Disabled));
     }
 }

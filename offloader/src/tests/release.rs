@@ -238,3 +238,86 @@ async fn names_of_cold_ids_that_released_ledgers_have_are_written_again() {
     world.offloader.inner.scan().await.unwrap();
     assert_eq!(shards.names().await.unwrap(), Some(named), "others than the cluster's change nothing");
 }
+
+/// Registers the ledger's bookies: `apache` of them as BookKeeper's own are.
+async fn register_bookies(world: &World, apache: &[&str]) {
+    for name in ["bk1:3181", "bk2:3181", "bk3:3181"] {
+        let value = match apache.contains(&name) {
+            true => ledger::BookieServiceInfo::of_bookie("bk", 3181).encode(),
+            false => metadata::BookieInfo::at(name).encode().unwrap(),
+        };
+        let key = layout::available_key(&ledger::BookieId::new(name).unwrap());
+        world.store.put_if(&key, value.into(), Expect::Any).await.unwrap();
+    }
+}
+
+fn hot_members(record: &metadata::LedgerRecord) -> usize {
+    record.metadata.segments()[0].ensemble.iter().filter(|member| !ledger::is_cold(member)).count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn beside_bookies_that_cannot_relay_one_of_a_write_set_stays_for_the_grace() {
+    let mut world = World::new().await;
+    let ledger = world.ledger(5, 30).await;
+    register_bookies(&world, &["bk2:3181"]).await;
+    let report = world.offloader.offload_now(ledger, true).await.unwrap();
+    assert_eq!((report.released, report.tier), (false, Tier::Settled));
+    let partly = world.record(ledger).await;
+    assert_eq!(hot_members(&partly), 1);
+    assert!(partly.metadata.partly_released_until().is_some());
+    world.assert_readable(ledger).await;
+    // Neither an order nor another process shortens it.
+    world.new_process();
+    assert!(!world.offloader.offload_now(ledger, true).await.unwrap().released);
+    assert_eq!(world.record(ledger).await, partly);
+    assert_eq!(world.script.count(Step::ProveRelease), 0, "nothing is asked of gateways meanwhile");
+
+    tokio::time::advance(OffloaderConfig::default().handle_grace.duration()).await;
+    world.new_process_at(OffloaderConfig::default().handle_grace.duration());
+    let report = world.offloader.offload_now(ledger, true).await.unwrap();
+    assert_eq!((report.released, report.tier), (true, Tier::Released));
+    assert_eq!(world.script.count(Step::ProveRelease), 1, "the second step is proved as the first");
+    assert_eq!(world.record(ledger).await.metadata.partly_released_until(), None);
+    world.assert_readable(ledger).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crash_around_either_step_leaves_a_ledger_that_goes_on() {
+    for after in [false, true] {
+        let mut world = World::new().await;
+        let ledger = world.ledger(5, 30).await;
+        register_bookies(&world, &["bk1:3181", "bk2:3181", "bk3:3181"]).await;
+        world.script.halt(Step::Release, after);
+        world.offloader.offload_now(ledger, true).await.unwrap_err();
+        assert_eq!(hot_members(&world.record(ledger).await), if after { 1 } else { 3 });
+        world.new_process();
+        assert!(!world.offloader.offload_now(ledger, true).await.unwrap().released);
+        assert_eq!(hot_members(&world.record(ledger).await), 1);
+        world.new_process_at(OffloaderConfig::default().handle_grace.duration());
+        world.script.halt(Step::Release, after);
+        world.offloader.offload_now(ledger, true).await.unwrap_err();
+        world.assert_readable(ledger).await;
+        world.new_process_at(OffloaderConfig::default().handle_grace.duration());
+        let report = world.offloader.offload_now(ledger, true).await.unwrap();
+        assert_eq!((report.released, report.tier), (!after, Tier::Released));
+        world.assert_readable(ledger).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn bookies_that_relay_and_no_grace_at_all_make_it_one_step() {
+    let none = OffloaderConfig { handle_grace: ::config::Span::secs(0), ..OffloaderConfig::default() };
+    for (config, apache) in [(OffloaderConfig::default(), &[][..]), (none, &["bk2:3181"][..])] {
+        let world = World::with(config).await;
+        let ledger = world.ledger(5, 30).await;
+        register_bookies(&world, apache).await;
+        assert!(world.offloader.offload_now(ledger, true).await.unwrap().released);
+    }
+    // One that is down is what the others are.
+    let world = World::new().await;
+    let ledger = world.ledger(5, 30).await;
+    register_bookies(&world, &["bk1:3181"]).await;
+    let down = layout::available_key(&ledger::BookieId::new("bk1:3181").unwrap());
+    world.store.delete_if(&down, Expect::Any).await.unwrap();
+    assert!(world.offloader.offload_now(ledger, true).await.unwrap().released);
+}

@@ -120,6 +120,11 @@ impl World {
 
     /// Another process with the same stores. The one before is left as it is: its lease runs out unless it keeps it.
     pub(super) fn new_process(&mut self) {
+        self.new_process_at(Duration::ZERO);
+    }
+
+    /// As above, where the wall clock shows this much more than at the beginning.
+    pub(super) fn new_process_at(&mut self, wall: Duration) {
         self.seed += 1;
         self.tasks = TaskTree::root("test");
         self.script = Arc::new(Script::default());
@@ -129,7 +134,7 @@ impl World {
             instance_id: self.instance.clone(),
             entries: Arc::clone(&self.bookies) as _,
             probe: Arc::clone(&self.gateway) as _,
-            clock: Clock::following(0),
+            clock: Clock::following(u64::try_from(wall.as_millis()).unwrap()),
             rng: Rng::seeded(self.seed),
             budget: ByteBudget::new("test", 256 << 20),
             tasks: self.tasks.clone(),

@@ -9,7 +9,7 @@ public final class Offloader extends Role {
 
     Offloader(Path dir, String metadata, String cold) throws Exception {
         super(dir, List.of("offloader", "--metadata", metadata, "--cold", cold, "--listen", "127.0.0.1:0", "--admin", "off",
-            "--set", "offloader.enabled=false", "--set", "offloader.scan_interval=1s"));
+            "--set", "offloader.enabled=false", "--set", "offloader.scan_interval=1s", "--set", "offloader.handle_grace=0s"));
     }
 
     /** Settles a closed ledger and releases it: returns once its members are cold ids. */
