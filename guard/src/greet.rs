@@ -20,6 +20,9 @@ use crate::tokens::Tokens;
 /// How long a connection may take until it is let in.
 pub const GREETING_DEADLINE: Duration = Duration::from_secs(10);
 
+/// How long a server that lets everybody in waits for the first byte: some clients open connections before they need them.
+const SILENCE_MAX: Duration = Duration::from_secs(5);
+
 /// A frame that is waited for whole: START_TLS, or an authentication with the longest token and room to spare. Longer ones are
 /// requests, whose first bytes are enough to refuse them.
 const WHOLE_FRAME_BYTES: usize = 16 << 10;
@@ -164,8 +167,9 @@ impl Greeting<'_> {
                     let holder = self.material.tokens.as_ref().and_then(|tokens| tokens.holder(&payload));
                     let Some(holder) = holder else {
                         if let Some(answer) = reply.refused() {
-                            self.send(&answer).await?;
-                            self.stream.shutdown().await?;
+                            // It is what it is, whether or not its peer still listens.
+                            let _ = self.send(&answer).await;
+                            let _ = self.stream.shutdown().await;
                         }
                         return Err(Denied::Token);
                     };
@@ -192,8 +196,16 @@ impl Greeting<'_> {
                 Err(error) if self.greeter.is_locked() => return Err(Denied::Broke(error.to_string())),
                 Err(_) => return Ok(None),
             }
+            let may_be_silent = self.buffer.is_empty() && !self.greeter.is_locked();
             self.buffer.reserve(READ_BYTES);
-            if self.stream.read_buf(&mut self.buffer).await? == 0 {
+            let read = self.stream.read_buf(&mut self.buffer);
+            let read = if may_be_silent {
+                let Ok(read) = tokio::time::timeout(SILENCE_MAX, read).await else { return Ok(None) };
+                read
+            } else {
+                read.await
+            };
+            if read? == 0 {
                 return Err(Denied::Left(None));
             }
         }

@@ -48,6 +48,9 @@ impl Tokens {
                 return Err(wrong("a name has up to 64 letters, digits, '-', '_' and '.'"));
             }
             let hash = unhex(hash).ok_or_else(|| wrong("the second word is the token's SHA-256, 64 hex digits"))?;
+            if hash == <[u8; 32]>::from(Sha256::digest(b"")) {
+                return Err(wrong("this is the hash of nothing: the file with the token was empty or missing"));
+            }
             if !hashes.insert(hash) {
                 return Err(wrong("this token has a line already"));
             }
@@ -59,14 +62,14 @@ impl Tokens {
         if known.is_empty() { Err(content.error("has no token, so nobody could come in")) } else { Ok(Self { known }) }
     }
 
-    /// Whose token it is. Takes the same time for every token of a length.
+    /// Whose token it is; nobody's if it is shorter or longer than tokens are. Takes the same time for every token of a length.
     pub(crate) fn holder(&self, token: &[u8]) -> Option<&str> {
         let shown: [u8; 32] = Sha256::digest(token.get(..TOKEN_BYTES_MAX).unwrap_or(token)).into();
         let mut found = u64::MAX;
         for (index, (_, hash)) in (0_u64..).zip(&self.known) {
             found = u64::conditional_select(&found, &index, hash.ct_eq(&shown));
         }
-        if token.len() > TOKEN_BYTES_MAX {
+        if !(TOKEN_BYTES_MIN..=TOKEN_BYTES_MAX).contains(&token.len()) {
             return None;
         }
         usize::try_from(found).ok().and_then(|index| self.known.get(index)).map(|(name, _)| name.as_str())
@@ -147,6 +150,17 @@ mod tests {
         }
     }
 
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    #[test]
+    fn what_is_too_short_for_a_token_lets_nobody_in() {
+        let short = &TOKEN[1..];
+        let tokens = Tokens::parse(&content(format!("a {}", hex(&Sha256::digest(short))))).unwrap();
+        assert_eq!(tokens.holder(short), None);
+    }
+
     #[test]
     fn lines_that_say_something_else_are_named_and_not_quoted() {
         for (text, why) in [
@@ -159,6 +173,8 @@ mod tests {
             (&format!("{} {HASH}", "x".repeat(65)), "line 1: a name"),
             (&format!("writer {}g", &HASH[..63]), "line 1: the second word"),
             (&format!("a {HASH}\nb {HASH}"), "line 2: this token has a line already"),
+            // As `sha256sum` says of an empty file.
+            (&format!("a {}", hex(&Sha256::digest(b""))), "line 1: this is the hash of nothing"),
         ] {
             let told = refused(text);
             assert!(told.starts_with("tokens some.file: ") && told.contains(why), "{told}");

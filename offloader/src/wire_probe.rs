@@ -157,6 +157,8 @@ fn body(id: &ColdId, address: &str, ledger: LedgerId, answer: Answer) -> std::re
     match (status, body) {
         (Status::Ok, Some(body)) => Ok(body),
         (Status::TooManyRequests, _) => Err(Miss::Wait(told)),
+        // Reads show no key, so it is the guard that lets nobody in without TLS or a token.
+        (Status::Unauthorized, _) => Err(Miss::Wait(format!("{told}: it wants TLS or a token; set connect.*"))),
         // A settled ledger exists and has all its entries: whoever says otherwise must not be the one who serves it.
         _ => Err(Miss::Fail(Error::of_ledger(ErrorKind::Damaged, DOING, ledger, told))),
     }

@@ -46,7 +46,9 @@ pub(crate) async fn connector(config: &ConnectConfig, clock: &Clock) -> Result<A
 /// # Errors
 /// What to set.
 pub(crate) fn fits(guard: &GuardConfig, connect: &ConnectConfig) -> Result<(), Fault> {
-    let missing = if guard.tls == GuardTls::Required && connect.tls == ConnectTls::Off {
+    let missing = if guard.tls == GuardTls::Off && connect.tls != ConnectTls::Off {
+        Some("connect.tls wants TLS, so set guard.tls, guard.certificate and guard.key")
+    } else if guard.tls == GuardTls::Required && connect.tls == ConnectTls::Off {
         Some("guard.tls is required, so set connect.tls and connect.ca")
     } else if !guard.tokens.as_os_str().is_empty() && connect.token.as_os_str().is_empty() {
         Some("guard.tokens lets nobody in without a token, so set connect.token")
@@ -62,8 +64,9 @@ pub(crate) fn fits(guard: &GuardConfig, connect: &ConnectConfig) -> Result<(), F
 }
 
 fn is_loopback(listen: &str) -> bool {
+    let loopback = |host: &str| host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
     let host = listen.rsplit_once(':').map_or(listen, |(host, _)| host).trim_matches(['[', ']']);
-    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    loopback(host) || loopback(listen)
 }
 
 #[cfg(test)]
@@ -86,6 +89,8 @@ mod tests {
             let fault = fits(&guard, &plain).unwrap_err();
             assert!(fault.to_string().contains(named) && fault.exit_code() == 2, "{fault}");
         }
+        let wants = ConnectConfig { tls: ConnectTls::Required, ..plain.clone() };
+        assert!(fits(&open, &wants).unwrap_err().to_string().contains("guard.tls"));
         let guard = GuardConfig { tls: GuardTls::Required, tokens: path(), client_ca: path(), ..open };
         let connect = ConnectConfig { tls: ConnectTls::Required, token: path(), certificate: path(), ..plain };
         assert!(fits(&guard, &connect).is_ok());
@@ -94,6 +99,7 @@ mod tests {
     #[test]
     fn this_machine_is_told_from_the_network() {
         assert!(is_loopback("127.0.0.1:3181") && is_loopback("[::1]:3181") && is_loopback("localhost:1"));
+        assert!(is_loopback("::1") && is_loopback("127.0.0.1"));
         assert!(!is_loopback("0.0.0.0:3181") && !is_loopback("10.0.0.1:3181") && !is_loopback("[::]:1"));
     }
 }

@@ -256,6 +256,19 @@ async fn who_is_slow_is_not_waited_for_longer_than_the_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_connection_opened_before_it_is_needed_is_served_where_everybody_is() {
+    let world = World::new();
+    let served = world.serve(&world.guard(GuardTls::Offered, false)).await;
+    let mut raw = world.raw().await;
+    let mut begun = world.raw().await;
+    begun.send(&read_v2()[..3]).await;
+    tokio::time::sleep(GREETING_DEADLINE * 3).await;
+    raw.is_served(&read_v2()).await;
+    begun.is_closed().await;
+    served.counted(Ended::Late, 1).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn long_requests_of_strangers_are_refused_by_their_first_bytes_and_thrown_away() {
     let world = World::new();
     let mut served = world.serve(&world.guard(GuardTls::Off, true)).await;
