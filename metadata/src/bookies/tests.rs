@@ -34,7 +34,7 @@ fn the_stored_form_is_bookkeepers() {
     }
     let asking = BookieInfo { offer: Offer { tls: true, auth: Some("a-plugin".to_owned()) }, ..info("bk1:3181") };
     let hex: String = asking.encode().unwrap().iter().map(|byte| format!("{byte:02x}")).collect();
-    let more = "2a08612d706c7567696e 3203746c73".replace(' ', "");
+    let more = "2a08612d706c7567696e 3203746c73 3a160a11746865726d6f636c696e652e72656c6179120131".replace(' ', "");
     assert_eq!(hex, format!("322b0a06626f6f6b696510ed181a03626b31220a626f6f6b69652d727063{more}"));
     assert_eq!(BookieInfo::decode(&id("x"), &asking.encode().unwrap()).unwrap(), asking);
     for address in ["bk1", ":3181", "bk1:port", "bk1:70000", ""] {
