@@ -64,7 +64,8 @@ pub(crate) fn fits(guard: &GuardConfig, connect: &ConnectConfig) -> Result<(), F
 }
 
 fn is_loopback(listen: &str) -> bool {
-    let loopback = |host: &str| host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+    let loopback =
+        |host: &str| host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
     let host = listen.rsplit_once(':').map_or(listen, |(host, _)| host).trim_matches(['[', ']']);
     loopback(host) || loopback(listen)
 }
