@@ -250,7 +250,7 @@ impl MetadataStore for ZooKeeperStore {
 
     /// Numbers of sequential znodes only go up, and long ids are higher than short ones: the next one is higher than all.
     async fn given_ids(&self) -> Result<GivenIds, Error> {
-        Ok(GivenIds::up_to(ids::allocate(&self.shared).await?))
+        Ok(GivenIds::up_to(ids::behind_given(&self.shared).await?))
     }
 
     async fn skip_ids(&self, given: &GivenIds) -> Result<(), Error> {

@@ -20,7 +20,20 @@ const HIGH_KEPT: usize = 3;
 const HIGH_TRIES_MAX: usize = 4;
 
 pub(super) async fn allocate(shared: &Shared) -> Result<u64, Error> {
-    let layout = shared.layout().await?;
+    take(shared, shared.layout().await?).await
+}
+
+/// An id behind every one that was given. Java gives short ones in the long layout too until `idgen-long` stands, so that is not made by
+/// asking: it would end them for good.
+pub(super) async fn behind_given(shared: &Shared) -> Result<u64, Error> {
+    match shared.layout().await? {
+        LedgerLayout::LongHierarchical => take(shared, LedgerLayout::Hierarchical).await,
+        other => take(shared, other).await,
+    }
+}
+
+/// The next id as clients of `layout` make it.
+async fn take(shared: &Shared, layout: LedgerLayout) -> Result<u64, Error> {
     // Should an answer be lost, its number is skipped.
     let call = |client: Client| {
         let root = shared.names.root().to_owned();

@@ -36,6 +36,30 @@ async fn names(client: &Client, path: &str) -> BTreeSet<String> {
     client.list_children(path).await.unwrap().into_iter().collect()
 }
 
+/// Java's clients of the long layout begin with short ids, and end them when `idgen-long` stands.
+#[tokio::test]
+async fn asking_for_ids_given_does_not_end_short_ones() {
+    if ZooKeeper::is_missing_for("zookeeper") {
+        return;
+    }
+    let server = ZooKeeper::start().await.unwrap();
+    let client = Client::connect(&server.endpoint()).await.unwrap();
+    let store = open(&format!("zk+longhierarchical://{}/long", server.endpoint())).await;
+    Cluster::init_or_open(&*store, &Rng::seeded(1)).await.unwrap();
+    client.mkdir("/long/idgen", &PERSISTENT).await.unwrap();
+    let number = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+    for _ in 0..10 {
+        client.create("/long/idgen/ID-", &[], &number).await.unwrap();
+    }
+    let given = store.given_ids().await.unwrap();
+    assert_eq!(given.highest(), Some(10), "behind ten, which begin at 0");
+    assert!(client.check_stat("/long/idgen-long").await.unwrap().is_none());
+    // Ours are long, and all count from then on.
+    let long = store.allocate_ledger_id().await.unwrap();
+    assert!(long >= 1 << 32);
+    assert!(store.given_ids().await.unwrap().highest() > Some(long));
+}
+
 #[tokio::test]
 async fn a_new_cluster_is_the_one_that_java_makes() {
     if ZooKeeper::is_missing_for("zookeeper") {
