@@ -197,7 +197,7 @@ impl Bookie {
             store: metadata,
             instance,
             id: self.id.clone(),
-            info: BookieInfo { address: self.address.clone(), offer },
+            info: BookieInfo { address: self.address.clone(), offer, relays: self.store.config.relay_concurrency > 0 },
             ttl: self.store.config.registration_ttl.duration(),
             state: self.store.condition.watch(),
         };

@@ -30,12 +30,14 @@ pub struct BookieInfo {
     pub address: String,
     /// What it offers or asks of those who connect there.
     pub offer: Offer,
+    /// Whether it sends readers of ledgers that it has dropped on to the cold tier.
+    pub relays: bool,
 }
 
 impl BookieInfo {
-    /// At an address that takes everybody as they come.
+    /// At an address that takes everybody as they come, and relays nothing.
     pub fn at(address: impl Into<String>) -> Self {
-        Self { address: address.into(), offer: Offer::default() }
+        Self { address: address.into(), offer: Offer::default(), relays: false }
     }
 
     /// The stored form: BookKeeper's `BookieServiceInfo`.
@@ -57,7 +59,9 @@ impl BookieInfo {
             endpoint.extensions.extend(self.offer.tls.then(|| TLS_EXTENSION.to_owned()));
             endpoint.auth.extend(self.offer.auth.clone());
         }
-        info.properties.push((RELAYS.0.to_owned(), RELAYS.1.to_owned()));
+        if self.relays {
+            info.properties.push((RELAYS.0.to_owned(), RELAYS.1.to_owned()));
+        }
         Ok(info.encode())
     }
 
@@ -76,7 +80,7 @@ impl BookieInfo {
             tls: endpoint.extensions.iter().any(|extension| extension == TLS_EXTENSION),
             auth: endpoint.auth.first().cloned(),
         };
-        Ok(Self { address: endpoint.address(), offer })
+        Ok(Self { address: endpoint.address(), offer, relays: info.property(RELAYS.0) == Some(RELAYS.1) })
     }
 }
 

@@ -40,7 +40,7 @@ impl Registration {
         let owning = async {
             if let Some(address) = &self.gateway.bookkeeper {
                 let store = Arc::clone(&self.store);
-                let info = BookieInfo { address: address.clone(), offer: self.offer.clone() };
+                let info = BookieInfo { address: address.clone(), offer: self.offer.clone(), relays: false };
                 Ownership::new(store, &self.gateway, info, self.shards.clone()).run(held, &tasks).await;
             }
         };

@@ -20,19 +20,20 @@ async fn setup() -> (Bookies, Arc<FaultyStore>, LeaseId, LeaseId) {
 
 #[test]
 fn the_stored_form_is_bookkeepers() {
-    let hex: String = info("bk1:3181").encode().unwrap().iter().map(|byte| format!("{byte:02x}")).collect();
-    assert_eq!(
-        hex,
-        concat!(
-            "321c0a06626f6f6b696510ed181a03626b31220a626f6f6b69652d727063",
-            "3a160a11746865726d6f636c696e652e72656c6179120131"
-        )
-    );
+    let relaying = BookieInfo { relays: true, ..info("bk1:3181") };
+    let plain = "321c0a06626f6f6b696510ed181a03626b31220a626f6f6b69652d727063";
+    let relay = "3a160a11746865726d6f636c696e652e72656c6179120131";
+    for (info, expected) in [(info("bk1:3181"), plain.to_owned()), (relaying, format!("{plain}{relay}"))] {
+        let hex: String = info.encode().unwrap().iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, expected);
+        assert_eq!(BookieInfo::decode(&id("x"), &info.encode().unwrap()).unwrap(), info);
+    }
     for address in ["bk1:3181", "127.0.0.1:1", "[::1]:3181"] {
         let value = info(address).encode().unwrap();
         assert_eq!(BookieInfo::decode(&id("x"), &value).unwrap(), info(address));
     }
-    let asking = BookieInfo { offer: Offer { tls: true, auth: Some("a-plugin".to_owned()) }, ..info("bk1:3181") };
+    let offer = Offer { tls: true, auth: Some("a-plugin".to_owned()) };
+    let asking = BookieInfo { relays: true, offer, ..info("bk1:3181") };
     let hex: String = asking.encode().unwrap().iter().map(|byte| format!("{byte:02x}")).collect();
     let more = "2a08612d706c7567696e 3203746c73 3a160a11746865726d6f636c696e652e72656c6179120131".replace(' ', "");
     assert_eq!(hex, format!("322b0a06626f6f6b696510ed181a03626b31220a626f6f6b69652d727063{more}"));
@@ -40,8 +41,6 @@ fn the_stored_form_is_bookkeepers() {
     for address in ["bk1", ":3181", "bk1:port", "bk1:70000", ""] {
         assert_eq!(info(address).encode().unwrap_err().kind(), ErrorKind::Invalid, "{address}");
     }
-    let info_of = BookieServiceInfo::decode(&info("bk1:3181").encode().unwrap()).unwrap();
-    assert_eq!(info_of.property("thermocline.relay"), Some("1"));
     assert_eq!(BookieInfo::decode(&id("bk1:3181"), b"").unwrap(), info("bk1:3181"), "legacy: the id is the address");
     assert_eq!(BookieInfo::decode(&id("bk1:3181"), b"\xff").unwrap_err().kind(), ErrorKind::Damaged);
     let silent = BookieServiceInfo::default();
@@ -128,7 +127,8 @@ async fn the_listing_is_complete_and_survives_a_bad_registration() {
 #[tokio::test]
 async fn who_relays_says_so() {
     let (bookies, store, one, _) = setup().await;
-    bookies.register(&id("ours"), &info("ours:3181"), one).await.unwrap();
+    bookies.register(&id("ours"), &BookieInfo { relays: true, ..info("ours:3181") }, one).await.unwrap();
+    bookies.register(&id("off"), &info("off:3181"), one).await.unwrap();
     let apache = BookieServiceInfo::of_bookie("apache", 3181).encode();
     let cold = id("c0-0.cold.thermocline:3181");
     for (key, value) in [
@@ -140,6 +140,6 @@ async fn who_relays_says_so() {
         store.create(&key, value.into()).await.unwrap();
     }
     let found: Vec<_> = bookies.relaying().await.unwrap().into_iter().collect();
-    let want = [("apache", false), ("damaged", false), ("legacy:3181", false), ("ours", true)];
+    let want = [("apache", false), ("damaged", false), ("legacy:3181", false), ("off", false), ("ours", true)];
     assert_eq!(found, want.map(|(name, relays)| (id(name), relays)));
 }

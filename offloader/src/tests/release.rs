@@ -244,7 +244,7 @@ async fn register_bookies(world: &World, apache: &[&str]) {
     for name in ["bk1:3181", "bk2:3181", "bk3:3181"] {
         let value = match apache.contains(&name) {
             true => ledger::BookieServiceInfo::of_bookie("bk", 3181).encode(),
-            false => metadata::BookieInfo::at(name).encode().unwrap(),
+            false => metadata::BookieInfo { relays: true, ..metadata::BookieInfo::at(name) }.encode().unwrap(),
         };
         let key = layout::available_key(&ledger::BookieId::new(name).unwrap());
         world.store.put_if(&key, value.into(), Expect::Any).await.unwrap();

@@ -89,7 +89,7 @@ async fn look(store: &Arc<dyn MetadataStore>, identity: Identity, metadata: Stri
     // Cold ids stand for the object store, not for a bookie.
     let real = registered.into_iter().filter(|(id, ..)| !ledger::is_cold(id));
     let mut bookies: BTreeMap<BookieId, Place> = real
-        .map(|(id, BookieInfo { address, offer: _ }, writable)| {
+        .map(|(id, BookieInfo { address, .. }, writable)| {
             (id, if writable { Place::Writable(address) } else { Place::ReadOnly(address) })
         })
         .collect();
