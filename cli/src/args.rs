@@ -278,6 +278,9 @@ pub struct BookieArgs {
     /// Who may speak to it.
     #[command(flatten)]
     pub guard: GuardArgs,
+    /// How it introduces itself where it relays reads to.
+    #[command(flatten)]
+    pub connect: ConnectArgs,
 }
 
 /// `thermocline gateway`.
@@ -376,6 +379,7 @@ impl BookieArgs {
             ("advertise", self.advertise.clone()),
         ]);
         given.extend(self.guard.flags());
+        given.extend(self.connect.flags());
         given
     }
 }

@@ -99,3 +99,20 @@ fn word(value: impl ValueEnum) -> Option<String> {
 fn text(path: &Path) -> String {
     path.display().to_string()
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use clap::Parser as _;
+
+    use crate::args::{Cli, Command};
+
+    #[test]
+    fn a_bookie_is_told_how_to_introduce_itself() {
+        let given =
+            ["thermocline", "bookie", "--connect-tls", "required", "--connect-ca", "ca", "--connect-token", "token"];
+        let Command::Bookie(args) = Cli::try_parse_from(given).unwrap().command else { panic!("a bookie") };
+        let expected = [("connect.tls", "required"), ("connect.ca", "ca"), ("connect.token", "token")];
+        assert_eq!(args.flags(), expected.map(|(key, value)| (key.to_owned(), value.to_owned())));
+    }
+}

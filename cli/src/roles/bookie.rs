@@ -28,6 +28,14 @@ pub(crate) async fn run(args: BookieArgs) -> Result<(), Fault> {
     let address = advertised("bookie", &listener.address(), &settings.advertise)?;
     let (clock, root) = (Clock::system(), TaskTree::root("bookie"));
     let connector = door::connector(&settings.connect, &clock).await?;
+    if settings.bookie.relay_concurrency > 0
+        && let Some(what) = door::missing(&settings.guard, &settings.connect)
+    {
+        tracing::warn!(
+            what,
+            "others that are guarded as this bookie is will not let it in: reads of ledgers that moved away cannot be relayed to them"
+        );
+    }
     let guard = door::guard(&settings.guard, &settings.listen, &clock).await?;
     let watched = Watched::start("bookie", &root, &settings.admin, &settings.listen).await?;
     let disk = LocalDisk::open(&dir)

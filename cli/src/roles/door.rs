@@ -46,7 +46,15 @@ pub(crate) async fn connector(config: &ConnectConfig, clock: &Clock) -> Result<A
 /// # Errors
 /// What to set.
 pub(crate) fn fits(guard: &GuardConfig, connect: &ConnectConfig) -> Result<(), Fault> {
-    let missing = if guard.tls == GuardTls::Off && connect.tls != ConnectTls::Off {
+    match missing(guard, connect) {
+        None => Ok(()),
+        Some(what) => Err(Fault::usage(format!("the node's own gateway and offloader speak to its bookies: {what}"))),
+    }
+}
+
+/// What to set so that whoever is introduced by `connect` gets in where `guard` stands.
+pub(crate) fn missing(guard: &GuardConfig, connect: &ConnectConfig) -> Option<&'static str> {
+    if guard.tls == GuardTls::Off && connect.tls != ConnectTls::Off {
         Some("connect.tls wants TLS, so set guard.tls, guard.certificate and guard.key")
     } else if guard.tls == GuardTls::Required && connect.tls == ConnectTls::Off {
         Some("guard.tls is required, so set connect.tls and connect.ca")
@@ -56,10 +64,6 @@ pub(crate) fn fits(guard: &GuardConfig, connect: &ConnectConfig) -> Result<(), F
         Some("guard.client_ca lets nobody in without a certificate, so set connect.certificate and connect.key")
     } else {
         None
-    };
-    match missing {
-        None => Ok(()),
-        Some(what) => Err(Fault::usage(format!("the node's own gateway and offloader speak to its bookies: {what}"))),
     }
 }
 
