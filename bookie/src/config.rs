@@ -52,8 +52,8 @@ pub struct BookieConfig {
     pub relay_deadline: Span,
     /// Connections that are served at the same time; those beyond it are closed at once.
     pub connections_max: usize,
-    /// Reads that may wait for a higher last-add-confirmed at the same time, no more than a quarter of them on one connection; beyond
-    /// it they are answered without waiting.
+    /// Reads that may wait for a higher last-add-confirmed at the same time, no more than a quarter of them on one connection
+    /// once half of them wait; beyond it they are answered without waiting.
     pub long_polls_max: usize,
     /// Longest frame accepted and sent, length word included.
     pub frame_bytes_max: ByteSize,

@@ -38,6 +38,9 @@ use tokio::sync::Semaphore;
 use crate::relay::Relay;
 use crate::store::Store;
 
+/// Lists of entries that are made at the same time.
+const LISTS_MAX: usize = 4;
+
 /// What connections share.
 pub(crate) struct Server {
     pub(crate) store: Arc<Store>,
@@ -45,6 +48,8 @@ pub(crate) struct Server {
     pub(crate) reads: ByteBudget,
     /// Batches of reads at the disk.
     pub(crate) disk_reads: Semaphore,
+    /// Lists of entries that are made, each of which may take megabytes until it is encoded.
+    pub(crate) lists: Semaphore,
     /// Connections.
     connections: Arc<Semaphore>,
     /// Long polls that wait.
@@ -61,6 +66,7 @@ impl Server {
             adds: budget.child("bookie-adds", config.add_bytes_max.bytes()),
             reads: budget.child("bookie-reads", config.read_bytes_max.bytes()),
             disk_reads: Semaphore::new(config.read_concurrency),
+            lists: Semaphore::new(LISTS_MAX),
             connections: Arc::new(Semaphore::new(config.connections_max.min(Semaphore::MAX_PERMITS))),
             polls: Semaphore::new(config.long_polls_max.min(Semaphore::MAX_PERMITS)),
             relay: relay.map(Arc::new),

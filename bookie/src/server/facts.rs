@@ -13,6 +13,8 @@ impl Reads {
     /// Answers which entries of a ledger are here.
     pub(super) async fn serve_list(&self, to: ReplyTo, slot: &LedgerSlot) {
         let store = &self.server.store;
+        // The semaphore is never closed.
+        let _list = self.server.lists.acquire().await.ok();
         let bytes_max = store.config.frame_bytes_max.as_usize().saturating_sub(LIST_HEAD_BYTES);
         let (reply, permit) = match store.list_entries(slot, &self.server.disk_reads, bytes_max).await {
             Ok(list) => {

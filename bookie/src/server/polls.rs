@@ -1,8 +1,8 @@
 //! Long polls: reads that wait for a higher last-add-confirmed.
 //!
 //! # Bounds
-//! Waiting polls hold a place of a bounded number, of which one connection gets no more than a quarter, and their ledger's slot, no
-//! bytes of any budget. Without a place a poll is answered at once from the present state, which is always a true answer. They
+//! Waiting polls hold a place of a bounded number, of which one connection gets no more than a quarter once half of them are taken, and their
+//! ledger's slot, no bytes of any budget. Without a place a poll is answered at once from the present state, which is always a true answer. They
 //! end with their connection.
 
 use std::time::Duration;
@@ -73,8 +73,12 @@ impl Reads {
             knows_fence
         };
         // The semaphores are never closed: without a place there are too many.
-        let _own = self.polls.try_acquire().ok()?;
         let _place = self.server.polls.try_acquire().ok()?;
+        let own = self.polls.try_acquire().ok();
+        // Whoever has many may have more while there are enough for all.
+        if own.is_none() && self.server.polls.available_permits() < self.server.store.config.long_polls_max / 2 {
+            return None;
+        }
         let _counted = self.server.store.metrics.long_polls.hold();
         let mut ended = self.ended.subscribe();
         tokio::select! {
