@@ -14,9 +14,9 @@
 //! asked by itself.
 //!
 //! # What is told
-//! A body, as it came. *No entry* beyond the end of the closed ledger, and *no ledger* after a proof of metadata, never on the word of a
-//! member. *Damage* when every member says that it cannot read its copy. *Unauthorized* when a member refuses the key that the
-//! caller showed. Everything else may be over later and is *too many requests*, after trying for as long as callers wait.
+//! A body, as it came. *No entry* beyond the end of the closed ledger, and *no ledger*, after a proof of metadata that still holds the
+//! bookie's own cluster, never on the word of a member. *Damage* when every member says that it cannot read its copy. *Unauthorized* when a member refuses the key that the
+//! caller showed, not when it does not let this bookie in. Everything else may be over later and is *too many requests*, after trying for as long as callers wait.
 //!
 //! # Bounds
 //! A number of requests at a time (and of one connection no more than its part), memory of its own for answers, and a
@@ -197,7 +197,11 @@ impl Relay {
             let mut at_once = false;
             match known {
                 Ok(Knowledge::Absent) => return Outcome::Failed(Status::NoLedger),
-                Ok(Knowledge::Closed(ledger)) => {
+                // Nothing is told of an end that may be another ledger's.
+                Ok(Knowledge::Closed { ledger, proven: false }) if wanted.want.within(ledger.last).is_none() => {
+                    at_once = missed.is_none();
+                }
+                Ok(Knowledge::Closed { ledger, .. }) => {
                     proven = missed.is_some();
                     let Some(entry) = wanted.want.within(ledger.last) else { return Outcome::Beyond(ledger.last) };
                     match self.round(&ledger, entry, wanted, why).await {
@@ -235,6 +239,9 @@ impl Relay {
             *why = format!("{} does not answer in time", place.address);
             match self.peers.ask(place, &question, now + time).await {
                 Ok(Answer::Body(body, permit)) => return Round::Found(body, permit),
+                Ok(Answer::Stranger) => {
+                    *why = format!("{} does not let this bookie in (settings connect.*)", place.address)
+                }
                 Ok(Answer::Status(status)) => {
                     *why = format!("{} answers {status:?}", place.address);
                     match Hearsay::of(status, wanted.fence.is_some()) {

@@ -17,6 +17,8 @@ use super::decide::ClosedLedger;
 const KEPT: Duration = Duration::from_secs(30);
 /// How long a ledger stays known to be deleted.
 const ABSENCE_KEPT: Duration = Duration::from_secs(5);
+/// How long metadata is believed to hold the bookie's cluster.
+const CLUSTER_KEPT: Duration = Duration::from_secs(30);
 const LEDGERS_MAX: usize = 4096;
 /// Names of members in all ledgers together: some six MiB.
 const MEMBERS_MAX: usize = 64 * 1024;
@@ -27,7 +29,12 @@ const LOOKS_MAX: usize = 8;
 #[derive(Clone, Debug)]
 pub(super) enum Knowledge {
     /// It is closed; its members are here.
-    Closed(Arc<ClosedLedger>),
+    Closed {
+        ledger: Arc<ClosedLedger>,
+        /// Whether it is the bookie's own ledger for sure: read by a quorum, in the cluster that the bookie started in. What is not may
+        /// be another of the same id, of a cluster that was made anew in the same place.
+        proven: bool,
+    },
     /// It does not exist, by proof.
     Absent,
 }
@@ -47,7 +54,6 @@ struct Kept {
     knowledge: Knowledge,
     /// When the look began that brought it.
     since: Instant,
-    proven: bool,
     /// Its place in the order of insertions.
     stamp: u64,
 }
@@ -60,9 +66,13 @@ impl Kept {
 
     fn members(&self) -> usize {
         match &self.knowledge {
-            Knowledge::Closed(ledger) => ledger.members(),
+            Knowledge::Closed { ledger, .. } => ledger.members(),
             Knowledge::Absent => 0,
         }
+    }
+
+    fn is_proven(&self) -> bool {
+        matches!(self.knowledge, Knowledge::Absent | Knowledge::Closed { proven: true, .. })
     }
 }
 
@@ -76,9 +86,9 @@ struct Cache {
 }
 
 impl Cache {
-    fn keep(&mut self, ledger: LedgerId, knowledge: Knowledge, since: Instant, proven: bool) {
+    fn keep(&mut self, ledger: LedgerId, knowledge: Knowledge, since: Instant) {
         self.stamp += 1;
-        let kept = Kept { knowledge, since, proven, stamp: self.stamp };
+        let kept = Kept { knowledge, since, stamp: self.stamp };
         self.members += kept.members();
         self.order.push_back((ledger, self.stamp));
         if let Some(before) = self.ledgers.insert(ledger, kept) {
@@ -103,16 +113,53 @@ pub(super) struct KnownLedgers {
     instance: InstanceId,
     cache: Mutex<Cache>,
     looks: Semaphore,
+    /// When metadata was last known to hold that cluster.
+    confirmed: Mutex<Option<Instant>>,
+    /// One asks, others wait.
+    confirming: tokio::sync::Mutex<()>,
 }
 
 impl KnownLedgers {
     pub(super) fn new(metadata: Arc<dyn MetadataStore>, instance: InstanceId) -> Self {
         let ledgers = Ledgers::new(metadata.clone());
-        Self { metadata, ledgers, instance, cache: Mutex::default(), looks: Semaphore::new(LOOKS_MAX) }
+        Self {
+            metadata,
+            ledgers,
+            instance,
+            cache: Mutex::default(),
+            looks: Semaphore::new(LOOKS_MAX),
+            confirmed: Mutex::default(),
+            confirming: tokio::sync::Mutex::default(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Cache> {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn confirmed_for(&self, time: Duration) -> bool {
+        let confirmed = self.confirmed.lock().unwrap_or_else(PoisonError::into_inner);
+        confirmed.is_some_and(|since| since.elapsed() < time)
+    }
+
+    /// Makes sure that metadata held the bookie's cluster at most [`CLUSTER_KEPT`] ago. Cancel-safe.
+    async fn confirm(&self) -> Result<(), Unknown> {
+        if self.confirmed_for(CLUSTER_KEPT) {
+            return Ok(());
+        }
+        let _one = self.confirming.lock().await;
+        if self.confirmed_for(CLUSTER_KEPT) {
+            return Ok(());
+        }
+        self.confirm_now().await
+    }
+
+    /// Asks whether metadata holds the bookie's cluster. Cancel-safe.
+    async fn confirm_now(&self) -> Result<(), Unknown> {
+        let began = Instant::now();
+        let is_mine = Cluster::open(&*self.metadata).await?.as_ref() == Some(&self.instance);
+        *self.confirmed.lock().unwrap_or_else(PoisonError::into_inner) = is_mine.then_some(began);
+        if is_mine { Ok(()) } else { Err(Unknown::OtherCluster) }
     }
 
     /// What is known of a ledger, from what is kept or by a look at its metadata. Cancel-safe.
@@ -120,6 +167,7 @@ impl KnownLedgers {
     /// # Errors
     /// When metadata gives no answer that counts.
     pub(super) async fn get(&self, ledger: LedgerId) -> Result<Knowledge, Unknown> {
+        self.confirm().await?;
         if let Some(known) = self.kept(ledger, None) {
             return Ok(known);
         }
@@ -135,7 +183,7 @@ impl KnownLedgers {
             if let Some(record) = self.ledgers.get(ledger).await?
                 && let Some(closed) = ClosedLedger::of(&record.metadata)
             {
-                return Ok(self.keep(ledger, Knowledge::Closed(Arc::new(closed)), began, false));
+                return Ok(self.keep(ledger, Knowledge::Closed { ledger: Arc::new(closed), proven: false }, began));
             }
             began
         };
@@ -156,16 +204,15 @@ impl KnownLedgers {
         let found = self.ledgers.get_quorum(ledger).await?;
         let knowledge = match found {
             Some(record) => match ClosedLedger::of(&record.metadata) {
-                Some(closed) => Knowledge::Closed(Arc::new(closed)),
+                Some(closed) => Knowledge::Closed { ledger: Arc::new(closed), proven: true },
                 None => return Err(Unknown::NotClosed),
             },
-            // A cluster is removed by taking its identity away first: absence then says nothing of this bookie's ledgers.
-            None if Cluster::open(&*self.metadata).await?.as_ref() != Some(&self.instance) => {
-                return Err(Unknown::OtherCluster);
-            }
             None => Knowledge::Absent,
         };
-        Ok(self.keep(ledger, knowledge, began, true))
+        // After the look: a cluster is removed by taking its identity away first, and one that is made anew in its place has another.
+        // Neither what is absent there nor what is present is about this bookie's ledgers.
+        self.confirm_now().await?;
+        Ok(self.keep(ledger, knowledge, began))
     }
 
     /// What is kept of a ledger, if it is fresh enough; with `since`, if it was proven since then.
@@ -174,13 +221,13 @@ impl KnownLedgers {
         let kept = cache.ledgers.get(&ledger)?;
         let fits = match since {
             None => kept.is_fresh(Instant::now()),
-            Some(since) => kept.proven && kept.since >= since,
+            Some(since) => kept.is_proven() && kept.since >= since,
         };
         fits.then(|| kept.knowledge.clone())
     }
 
-    fn keep(&self, ledger: LedgerId, knowledge: Knowledge, since: Instant, proven: bool) -> Knowledge {
-        self.lock().keep(ledger, knowledge.clone(), since, proven);
+    fn keep(&self, ledger: LedgerId, knowledge: Knowledge, since: Instant) -> Knowledge {
+        self.lock().keep(ledger, knowledge.clone(), since);
         knowledge
     }
 }
@@ -192,11 +239,12 @@ mod tests {
 
     use super::*;
 
-    fn closed(members: usize) -> Knowledge {
+    fn closed(members: usize, proven: bool) -> Knowledge {
         let quorums = Quorums::new(u32::try_from(members).unwrap(), 1, 1).unwrap();
         let ensemble = vec![BookieId::new("a").unwrap(); members];
         let open = LedgerMetadata::open(quorums, ensemble, DigestType::Crc32c, Password::empty()).unwrap();
-        Knowledge::Closed(Arc::new(ClosedLedger::of(&open.closed(Some(EntryId::ZERO), 1).unwrap()).unwrap()))
+        let ledger = ClosedLedger::of(&open.closed(Some(EntryId::ZERO), 1).unwrap()).unwrap();
+        Knowledge::Closed { ledger: Arc::new(ledger), proven }
     }
 
     #[tokio::test(start_paused = true)]
@@ -204,21 +252,21 @@ mod tests {
         let (mut cache, now) = (Cache::default(), Instant::now());
         let id = |id: usize| LedgerId::new(id as u64).unwrap();
         for number in 0..2 * LEDGERS_MAX {
-            cache.keep(id(number), closed(1), now, false);
+            cache.keep(id(number), closed(1, false), now);
         }
         assert_eq!((cache.ledgers.len(), cache.members), (LEDGERS_MAX, LEDGERS_MAX));
         assert!(cache.ledgers.contains_key(&id(2 * LEDGERS_MAX - 1)) && !cache.ledgers.contains_key(&id(0)));
         for _ in 0..3 * LEDGERS_MAX {
-            cache.keep(id(0), closed(1), now, true);
+            cache.keep(id(0), closed(1, true), now);
         }
         assert!(cache.order.len() <= 2 * LEDGERS_MAX, "{}", cache.order.len());
-        assert!(cache.ledgers[&id(0)].proven);
+        assert!(cache.ledgers[&id(0)].is_proven());
         for number in 0..10 {
-            cache.keep(id(number), closed(MEMBERS_MAX / 4), now, false);
+            cache.keep(id(number), closed(MEMBERS_MAX / 4, false), now);
         }
         assert!(cache.members <= MEMBERS_MAX);
         assert_eq!(cache.members, cache.ledgers.values().map(Kept::members).sum::<usize>());
-        cache.keep(id(1), closed(MEMBERS_MAX + 1), now, false);
+        cache.keep(id(1), closed(MEMBERS_MAX + 1, false), now);
         assert!(cache.members <= MEMBERS_MAX, "one that is larger than all is not kept");
     }
 }

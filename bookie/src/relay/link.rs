@@ -50,6 +50,8 @@ pub(super) enum Answer {
     Body(Bytes, BytePermit),
     /// Something else.
     Status(Status),
+    /// This bookie is not let in: that is not about the ledger, nor about the key that was shown.
+    Stranger,
 }
 
 /// A question on its way. Whoever asked hears nothing when there is no answer.
@@ -241,6 +243,8 @@ impl Link {
                 Answer::Body(body, permit)
             }
             (Status::Ok, _) => return Err(broken("it answered a read without an entry")),
+            // Who does not come in is answered without a word about what was asked.
+            (Status::Unauthorized, _) if ledger != ledger_id.as_i64() => Answer::Stranger,
             (status, _) => Answer::Status(status),
         };
         // Whoever asked may have given up.

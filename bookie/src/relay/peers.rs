@@ -1,9 +1,15 @@
 //! Where members answer, and the connections to these places: one each, opened when it is needed.
 //!
-//! A member is found by its registration, which is kept for a short time, and no longer once it led nowhere: cold ids move from
-//! gateway to gateway. All cold ids of a ledger lead to one place, which is asked once.
+//! A member is found by its registration, which is kept for a short time and looked up anew once it led nowhere: cold ids move from
+//! gateway to gateway. While it cannot be looked up the place that it led to is the best there is. All cold ids of a ledger lead to
+//! one place, which is asked once.
+//!
+//! # Bounds
+//! [`LOOKUPS_MAX`] registrations are looked up at the same time. A place that takes no connection is tried by one of those who would ask
+//! it, and again after a pause: the others go on to the next place at once.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,14 +19,20 @@ use common::net::Connector;
 use common::shutdown::TaskTree;
 use ledger::BookieId;
 use metadata::Bookies;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::link::{Answer, Asked, Link, Question};
 
 /// How long a registration is believed without a look.
 const ADDRESS_KEPT: Duration = Duration::from_secs(30);
+/// How long a member stays known to be registered nowhere.
+const ABSENCE_KEPT: Duration = Duration::from_secs(1);
 const ADDRESSES_MAX: usize = 4096;
+/// Registrations that are looked up at the same time.
+const LOOKUPS_MAX: usize = 16;
+/// How long a place that took no connection is left alone.
+const REFUSED: Duration = Duration::from_millis(250);
 /// Places with a connection at the same time.
 const LINKS_MAX: usize = 64;
 /// Questions that wait for a connection, beside those it has sent.
@@ -46,6 +58,8 @@ pub(super) enum NoAnswer {
     Late,
     #[error("the connection was lost")]
     Lost,
+    #[error("it took no connection a moment ago")]
+    Refused,
 }
 
 /// What a place is asked with.
@@ -63,18 +77,32 @@ pub(super) struct PeersParts {
     pub(super) connections: Gauge,
 }
 
+#[derive(Clone)]
 struct Line {
     questions: mpsc::Sender<Asked>,
+    /// Whether the place took the connection.
+    connected: Arc<AtomicBool>,
     used: Instant,
+}
+
+/// Where a member was found.
+#[derive(Clone)]
+struct Found {
+    /// `None`: nowhere.
+    address: Option<String>,
+    fresh_until: Instant,
 }
 
 /// See the module.
 pub(super) struct Peers {
     parts: PeersParts,
-    addresses: Mutex<BTreeMap<BookieId, (String, Instant)>>,
+    addresses: Mutex<BTreeMap<BookieId, Found>>,
+    lookups: Semaphore,
     links: Mutex<BTreeMap<String, Line>>,
     /// Places that gave no answer lately.
     suspects: Mutex<BTreeMap<String, Instant>>,
+    /// Places that took no connection lately.
+    refused: Arc<Mutex<BTreeMap<String, Instant>>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -83,7 +111,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Peers {
     pub(super) fn new(parts: PeersParts) -> Self {
-        Self { parts, addresses: Mutex::default(), links: Mutex::default(), suspects: Mutex::default() }
+        Self {
+            parts,
+            addresses: Mutex::default(),
+            lookups: Semaphore::new(LOOKUPS_MAX),
+            links: Mutex::default(),
+            suspects: Mutex::default(),
+            refused: Arc::default(),
+        }
     }
 
     /// The places of some members in their order, suspects behind the others, and how many members have none. Cancel-safe.
@@ -106,25 +141,34 @@ impl Peers {
     }
 
     async fn address(&self, member: &BookieId) -> Option<String> {
-        let known = lock(&self.addresses).get(member).filter(|(_, since)| since.elapsed() < ADDRESS_KEPT).cloned();
-        if let Some((address, _)) = known {
-            return Some(address);
+        if let Some(found) = self.found(member) {
+            return found.address;
         }
-        match self.parts.bookies.get(member).await {
-            Ok(Some((info, _))) => {
-                let mut addresses = lock(&self.addresses);
-                if addresses.len() >= ADDRESSES_MAX {
-                    addresses.clear();
-                }
-                addresses.insert(member.clone(), (info.address.clone(), Instant::now()));
-                Some(info.address)
-            }
-            Ok(None) => None,
+        // The semaphore is never closed.
+        let _one = self.lookups.acquire().await.ok();
+        // Others may have looked meanwhile.
+        if let Some(found) = self.found(member) {
+            return found.address;
+        }
+        let address = match self.parts.bookies.get(member).await {
+            Ok(found) => found.map(|(info, _)| info.address),
             Err(error) => {
                 tracing::debug!(%member, error = &error as &dyn std::error::Error, "look up a member to relay a read");
-                None
+                return lock(&self.addresses).get(member).and_then(|found| found.address.clone());
             }
+        };
+        let kept = if address.is_some() { ADDRESS_KEPT } else { ABSENCE_KEPT };
+        let mut addresses = lock(&self.addresses);
+        if addresses.len() >= ADDRESSES_MAX {
+            addresses.clear();
         }
+        addresses.insert(member.clone(), Found { address: address.clone(), fresh_until: Instant::now() + kept });
+        address
+    }
+
+    /// Where a member was found, if that is still believed.
+    fn found(&self, member: &BookieId) -> Option<Found> {
+        lock(&self.addresses).get(member).filter(|found| found.fresh_until > Instant::now()).cloned()
     }
 
     /// Asks a place. One that gives no answer in time is looked up anew the next time. Cancel-safe.
@@ -143,16 +187,17 @@ impl Peers {
 
     async fn ask_line(&self, address: &str, question: &Question, until: Instant) -> Result<Answer, NoAnswer> {
         loop {
-            let (questions, is_new) = self.line(address);
+            let Some((line, is_new)) = self.line(address) else { return Err(NoAnswer::Refused) };
             let (answer, answered) = oneshot::channel();
             let asked = Asked { question: question.clone(), until, answer };
-            if questions.send(asked).await.is_ok()
+            if line.questions.send(asked).await.is_ok()
                 && let Ok(answer) = answered.await
             {
                 return Ok(answer);
             }
-            // One that was open before may have ended for want of questions, or with its peer's process.
-            if is_new {
+            // One that was open before may have ended for want of questions, or with its peer's process. One that never was open would
+            // not be the next time either.
+            if is_new || !line.connected.load(Ordering::Acquire) {
                 return Err(NoAnswer::Lost);
             }
         }
@@ -167,16 +212,21 @@ impl Peers {
         }
         let mut addresses = lock(&self.addresses);
         for member in &place.members {
-            addresses.remove(member);
+            if let Some(found) = addresses.get_mut(member) {
+                found.fresh_until = now;
+            }
         }
     }
 
-    /// The way to a place, and whether it was opened now.
-    fn line(&self, address: &str) -> (mpsc::Sender<Asked>, bool) {
+    /// The way to a place, and whether it was opened now; `None` when the place took no connection a moment ago.
+    fn line(&self, address: &str) -> Option<(Line, bool)> {
         let (mut links, now) = (lock(&self.links), Instant::now());
         if let Some(line) = links.get_mut(address).filter(|line| !line.questions.is_closed()) {
             line.used = now;
-            return (line.questions.clone(), false);
+            return Some((line.clone(), false));
+        }
+        if lock(&self.refused).get(address).is_some_and(|until| *until > now) {
+            return None;
         }
         links.retain(|_, line| !line.questions.is_closed());
         if links.len() >= LINKS_MAX
@@ -186,18 +236,25 @@ impl Peers {
             links.remove(&oldest);
         }
         let (questions, queue) = mpsc::channel(QUEUE);
-        links.insert(address.to_owned(), Line { questions: questions.clone(), used: now });
-        self.open(address.to_owned(), queue);
-        (questions, true)
+        let line = Line { questions, connected: Arc::default(), used: now };
+        links.insert(address.to_owned(), line.clone());
+        self.open(address.to_owned(), line.connected.clone(), queue);
+        Some((line, true))
     }
 
-    fn open(&self, address: String, mut queue: mpsc::Receiver<Asked>) {
+    fn open(&self, address: String, connected: Arc<AtomicBool>, mut queue: mpsc::Receiver<Asked>) {
         let parts = &self.parts;
         let (connector, tasks, connections) = (parts.connector.clone(), parts.tasks.clone(), parts.connections.clone());
         let frame_bytes_max = parts.frame_bytes_max.saturating_add(ANSWER_HEAD_BYTES);
         let link = Link::new(parts.budget.clone(), frame_bytes_max, parts.deadline + SILENCE);
+        let refused = self.refused.clone();
         let serve = async move {
-            let stream = connector.connect(&address).await?;
+            let stream = connector.connect(&address).await.inspect_err(|_| {
+                let (mut refused, now) = (lock(&refused), Instant::now());
+                refused.retain(|_, until| *until > now);
+                refused.insert(address.clone(), now + REFUSED);
+            })?;
+            connected.store(true, Ordering::Release);
             let _open = connections.hold();
             link.run(stream, &mut queue).await
         };

@@ -137,9 +137,10 @@ impl Reads {
         self.put(to, &Reply::Failed(status), None, &mut Wakeups::default());
     }
 
-    async fn serve_relay(&self, relay: &Relay, job: RelayJob) {
+    /// Serves a request, and gives its turn back once the members have answered.
+    async fn serve_relay(&self, relay: &Relay, job: RelayJob, turn: Turn) {
         match job {
-            RelayJob::Read(job) => self.relay_read(relay, job).await,
+            RelayJob::Read(job) => self.relay_read(relay, job, turn).await,
             RelayJob::Poll(job) => self.relay_poll(relay, job).await,
             RelayJob::Batch(job, ledger) => self.relay_batch(relay, job, ledger).await,
         }
@@ -153,7 +154,7 @@ impl Reads {
         }
     }
 
-    async fn relay_read(&self, relay: &Relay, mut job: ReadJob) {
+    async fn relay_read(&self, relay: &Relay, mut job: ReadJob, turn: Turn) {
         let wanted = Wanted {
             ledger: job.ledger(),
             want: Want::Read(job.target()),
@@ -168,6 +169,8 @@ impl Reads {
             Outcome::Beyond(_) => (Err(Status::NoEntry), None),
             Outcome::Failed(status) => (Err(status), None),
         };
+        // Others need not wait for what is left, which may take as long as the peer likes: those that waited for this one.
+        drop(turn);
         self.finish(job, answer, permit).await;
     }
 
@@ -253,6 +256,12 @@ impl Reads {
     }
 }
 
+/// Answers a request that got no turn, beside those that still may: what waited for it may wait long for the peer.
+fn refuse(reads: &Arc<Reads>, job: RelayJob, status: Status) {
+    let refusing = reads.clone();
+    reads.server.tasks.spawn("relay", async move { refusing.refuse_relay(job, status).await });
+}
+
 /// Takes turns for the requests of a connection, and has them served, until none is left.
 // Boxed, because what serves a request may hand over the next one, which starts this anew.
 fn drive(reads: Arc<Reads>) -> BoxFuture<'static, ()> {
@@ -264,12 +273,11 @@ fn drive(reads: Arc<Reads>) -> BoxFuture<'static, ()> {
                 Ok(Some(turn)) => {
                     let (serving, relay) = (reads.clone(), relay.clone());
                     reads.server.tasks.spawn("relayed read", async move {
-                        serving.serve_relay(&relay, job).await;
-                        drop(turn);
+                        serving.serve_relay(&relay, job, turn).await;
                     });
                 }
-                Ok(None) => reads.refuse_relay(job, Status::Io).await,
-                Err(_) => reads.refuse_relay(job, relay.had_no_turn(ledger)).await,
+                Ok(None) => refuse(&reads, job, Status::Io),
+                Err(_) => refuse(&reads, job, relay.had_no_turn(ledger)),
             }
         }
     }

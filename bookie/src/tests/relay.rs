@@ -312,6 +312,14 @@ async fn a_key_that_members_refuse_is_refused_and_only_where_one_was_shown() {
     assert_eq!(wire.read(1, 0).await, Err(Status::TooManyRequests), "this bookie was not let in, and not its caller");
     assert_eq!(wire.fence(1, &MasterKey::derive(b"other")).await, Err(Status::Unauthorized), "as the bookie knows");
     moved.stop().await;
+
+    // What whoever is not let in is told: the request's number, its operation (READ_ENTRY, 2) and EUA, not a word of the ledger.
+    let stranger = |_| Act::Send(Bytes::from_static(&[0, 0, 0, 11, 0x0a, 6, 8, 3, 16, 2, 24, 0, 16, 0xf6, 3]));
+    let moved = Moved::to(&["m1:1", "m2:1"]).await;
+    let (first, _second) = (moved.member("m1:1", stranger), moved.has("m2:1"));
+    assert_eq!(moved.connect().await.recovery_read(1, 0).await.unwrap(), cold(0), "another one may have it");
+    assert_eq!(first.entries(), [0]);
+    moved.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -379,6 +387,51 @@ async fn members_are_looked_up_again_when_they_have_moved() {
     register(&moved.world, &id, "m9:1").await;
     assert_eq!(wire.read(1, 1).await.unwrap(), cold(1));
     assert_eq!((old.entries(), new.entries()), (vec![0], vec![1]));
+    moved.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_member_that_cannot_be_looked_up_is_asked_where_it_was() {
+    let store = Arc::new(FaultyStore::scripted(Arc::new(MemoryStore::new())));
+    let moved = Moved::with(World { metadata: store.clone(), config: relaying(), ..World::new() }, &["m1:1"]).await;
+    let failing = Arc::new(Mutex::new(false));
+    let fails = failing.clone();
+    let member = moved.member("m1:1", move |entry| match std::mem::take(&mut *fails.lock().unwrap()) {
+        true => Act::Close,
+        false => has(entry),
+    });
+    let mut wire = moved.connect().await;
+    assert_eq!(wire.read(1, 0).await.unwrap(), cold(0));
+    let id = BookieId::new("m1:1").unwrap();
+    for key in [layout::available_key(&id), layout::readonly_key(&id)] {
+        for _ in 0..100 {
+            store.fail_next_on(&key, FaultKind::FailRead);
+        }
+    }
+    *failing.lock().unwrap() = true;
+    assert_eq!(wire.read(1, 1).await.unwrap(), cold(1));
+    assert_eq!(member.entries(), [0, 1, 1], "again, though nobody can say where it is now");
+    moved.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_place_that_takes_no_connection_is_tried_once_for_all_who_would_ask_it() {
+    let moved = Moved::to(&["m1:1", "m2:1"]).await;
+    let good = moved.has("m2:1");
+    // Nobody listens at the first place. Each of these connections asks it first.
+    let mut wires = Vec::new();
+    for number in 0..8 {
+        let mut wire = moved.connect().await;
+        wire.put_read(1, ReadTarget::Entry(entry(2 * number)), None);
+        wire.send().await;
+        wires.push(wire);
+    }
+    let began = Instant::now();
+    for (number, wire) in (0..).zip(&mut wires) {
+        assert_eq!(wire.reply().await.body, cold(2 * number));
+    }
+    assert!(began.elapsed() < Duration::from_millis(100), "{:?}", began.elapsed());
+    assert_eq!(good.asked().len(), 8);
     moved.stop().await;
 }
 
@@ -461,6 +514,38 @@ async fn a_ledger_that_was_deleted_is_gone_by_proof_only() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_another_cluster_says_of_a_ledger_of_this_id_is_not_told() {
+    let replaced = async |moved: &Moved| {
+        let other = Bytes::from_static(b"2ad6d2ea-5d4a-4d2e-9f5c-0d7c3a4f5b11");
+        let put = Transaction::new().put(layout::instance_key(), other, Expect::Any);
+        moved.world.metadata.commit(put).await.unwrap();
+    };
+    let moved = Moved::hasty(&["m1:1"]).await;
+    let member = moved.has("m1:1");
+    replaced(&moved).await;
+    let mut wire = moved.connect().await;
+    assert_eq!(wire.read(1, 0).await, Err(Status::TooManyRequests), "the entry may be another ledger's");
+    assert_eq!(wire.read(1, LAST + 1).await, Err(Status::TooManyRequests), "and so may the end");
+    assert_eq!(member.asked(), []);
+    moved.stop().await;
+
+    // What was known before and not proven is no proof of an end either; what was proven is.
+    for proven in [false, true] {
+        let moved = Moved::hasty(&["m1:1"]).await;
+        let _member = moved.has("m1:1");
+        let mut wire = moved.connect().await;
+        assert_eq!(wire.read(1, 0).await.unwrap(), cold(0));
+        if proven {
+            assert_eq!(wire.read(1, LAST + 1).await, Err(Status::NoEntry));
+        }
+        replaced(&moved).await;
+        let expected = if proven { Status::NoEntry } else { Status::TooManyRequests };
+        assert_eq!(wire.read(1, LAST + 1).await, Err(expected));
+        moved.stop().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn without_metadata_the_caller_is_told_to_come_again() {
     let store = Arc::new(FaultyStore::scripted(Arc::new(MemoryStore::new())));
     let config = BookieConfig { relay_deadline: Span::millis(400), ..relaying() };
@@ -491,6 +576,14 @@ async fn nobody_is_asked_where_the_bookie_is_the_only_member_or_relays_nothing()
     let mut wire = moved.connect().await;
     assert_eq!(read_v3(&mut wire, 0).await.0, Status::UnknownLedgerState);
     assert_eq!(member.asked(), []);
+    let said = async |moved: &Moved| {
+        let registered = moved.world.metadata.get(&layout::available_key(&moved.world.id)).await.unwrap().unwrap();
+        BookieInfo::decode(&moved.world.id, &registered.value).unwrap().relays
+    };
+    assert!(!said(&moved).await, "releases beside it take two steps");
+    moved.running.stop().await;
+    let moved = Moved::to(&["m1:1"]).await;
+    assert!(said(&moved).await);
     moved.running.stop().await;
 }
 
@@ -529,6 +622,27 @@ async fn adds_and_reads_go_on_while_the_relay_is_stuck() {
         assert!(told.into_iter().eq(1_000..1_200), "each once");
     }
     assert!(began.elapsed() >= Duration::from_secs(4) && began.elapsed() < Duration::from_secs(9));
+    moved.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_takes_no_answers_keeps_no_turn() {
+    let config = BookieConfig { relay_concurrency: 1, ..relaying() };
+    let moved = Moved::with(World { config, ..World::new() }, &["m1:1"]).await;
+    let large = |e: u64| body(1, e, &vec![e as u8; 60 << 10]);
+    let _member = moved.member("m1:1", move |e| Act::Tell(Reply::Read { body: large(e), max_lac: None }));
+    let mut deaf = moved.connect().await;
+    for e in 0..60 {
+        // The second of an entry waits for the first, and then for room.
+        deaf.put_read(1, ReadTarget::Entry(entry(e)), None);
+        deaf.put_read(1, ReadTarget::Entry(entry(e)), None);
+    }
+    deaf.send().await;
+    settle(|| moved.budget.used_bytes() > 1 << 20).await;
+    let began = Instant::now();
+    assert_eq!(moved.connect().await.read(1, 70).await.unwrap(), large(70));
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    drop(deaf);
     moved.stop().await;
 }
 
