@@ -1,12 +1,14 @@
 //! Released ledgers read by BookKeeper's protocol through their cold ids, as clients do that know nothing of tiers: found by their
-//! registrations, over the wire, and from another gateway after the one that owned them has died.
+//! registrations, over the wire, and from another gateway after the one that owned them has died. And read by those that opened
+//! them before they were released and go on to ask the bookies, which have dropped them.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::config::{ByteSize, Span};
 use bookie::{Bookie, BookieConfig, BookieParts, LocalDisk};
 use bytes::{Bytes, BytesMut};
-use client::{Client, ClientConfig, ClientParts, CreateOptions};
+use client::{Client, ClientConfig, ClientParts, CreateOptions, OpenMode, Opened};
 use cold::{FaultStore, StoreOptions};
 use common::budget::ByteBudget;
 use common::clock::Clock;
@@ -23,6 +25,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
+use tokio_stream::StreamExt as _;
 
 use crate::support::{eventually, payloads};
 
@@ -37,6 +40,7 @@ struct World {
     instance: InstanceId,
     client: Client,
     offloader: Offloader,
+    bookies: Vec<Bookie>,
     tasks: TaskTree,
     _dir: TempDir,
 }
@@ -49,10 +53,15 @@ struct Gateway {
 
 impl World {
     async fn start() -> Self {
+        Self::start_with(BookieConfig::default()).await
+    }
+
+    async fn start_with(config: BookieConfig) -> Self {
         let dir = tempfile::tempdir_in("/var/tmp").unwrap();
         let store: Arc<dyn MetadataStore> = Arc::new(MemoryStore::new());
         let (network, tasks, rng) = (MemoryNetwork::new(), TaskTree::root("test"), Rng::seeded(1));
         let instance = Cluster::init_or_open(store.as_ref(), &rng).await.unwrap();
+        let mut bookies = Vec::new();
         for number in 1..=3 {
             let (id, address) = (format!("bookie-{number}"), format!("bookie-{number}:3181"));
             let dir = dir.path().join(&id);
@@ -68,7 +77,7 @@ impl World {
                 budget: ByteBudget::new("bookie", 256 << 20),
                 tasks: tasks.child("bookie"),
             };
-            Bookie::start(BookieConfig::default(), parts).await.unwrap();
+            bookies.push(Bookie::start(config.clone(), parts).await.unwrap());
         }
         let objects = FaultStore::in_memory();
         let client = client_of(&store, &network, &tasks, &rng);
@@ -85,7 +94,7 @@ impl World {
             observer: Arc::new(NoObserver),
         };
         let offloader = Offloader::new(parts, OffloaderConfig::default()).unwrap();
-        Self { store, network, objects, instance, client, offloader, tasks, _dir: dir }
+        Self { store, network, objects, instance, client, offloader, bookies, tasks, _dir: dir }
     }
 
     fn gateway(&self, id: &str) -> Gateway {
@@ -151,7 +160,8 @@ impl World {
         let mut all: Option<Vec<Bytes>> = None;
         for member in &members {
             for binary in [true, false] {
-                let bodies = read_all(self.connect(member).await?, ledger, entries, binary).await?;
+                let (bodies, confirmed) = read_all(self.connect(member).await?, ledger, entries, binary).await?;
+                assert!(binary || confirmed == Some(entries - 1), "all of a closed ledger is confirmed");
                 assert!(all.as_ref().is_none_or(|all| *all == bodies), "{member} tells something else");
                 all = Some(bodies);
             }
@@ -181,8 +191,14 @@ fn client_of(store: &Arc<dyn MetadataStore>, network: &MemoryNetwork, tasks: &Ta
     Client::new(parts, ClientConfig::default())
 }
 
-/// Asks for all entries at once over one connection. `None` when it is lost.
-async fn read_all(mut stream: BoxStream, ledger: LedgerId, entries: u64, binary: bool) -> Option<Vec<Bytes>> {
+/// Asks for all entries at once over one connection. Their bodies, and the lowest last-add-confirmed that came with one, which only
+/// version 3 tells. `None` when the connection is lost.
+async fn read_all(
+    mut stream: BoxStream,
+    ledger: LedgerId,
+    entries: u64,
+    binary: bool,
+) -> Option<(Vec<Bytes>, Option<u64>)> {
     let mut frames = BytesMut::new();
     for entry in 0..entries {
         let target = ReadTarget::Entry(EntryId::new(entry).unwrap());
@@ -192,6 +208,7 @@ async fn read_all(mut stream: BoxStream, ledger: LedgerId, entries: u64, binary:
         }
     }
     let mut bodies = vec![None; usize::try_from(entries).unwrap()];
+    let mut confirmed: Option<u64> = None;
     let (mut decoder, mut input) = (FrameDecoder::new(FRAME_BYTES_MAX_DEFAULT), BytesMut::new());
     let (mut reader, mut writer) = tokio::io::split(&mut stream);
     let read = async {
@@ -212,7 +229,8 @@ async fn read_all(mut stream: BoxStream, ledger: LedgerId, entries: u64, binary:
                     let response = decode_response_v3(payload).unwrap();
                     assert_eq!(response.status, Status::Ok);
                     let PayloadV3::Entry { body, max_lac } = response.payload else { panic!("no body") };
-                    assert_eq!(max_lac.unwrap().get(), entries - 1, "all of a closed ledger is confirmed");
+                    let told = max_lac.unwrap().get();
+                    confirmed = Some(confirmed.map_or(told, |lowest| lowest.min(told)));
                     (response.entry, body)
                 }
             };
@@ -223,7 +241,7 @@ async fn read_all(mut stream: BoxStream, ledger: LedgerId, entries: u64, binary:
     let (sent, read) = tokio::join!(writer.write_all(&frames), read);
     sent.ok()?;
     read?;
-    bodies.into_iter().collect()
+    Some((bodies.into_iter().collect::<Option<Vec<Bytes>>>()?, confirmed))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -277,5 +295,63 @@ async fn without_a_gateway_a_ledger_is_settled_and_its_release_waits() {
     assert_eq!(world.offloader.offload_now(ledger, true).await.unwrap().tier, Tier::Released);
     assert_eq!(world.offloader.releases_wait_for(), None);
     world.assert_holds(ledger, &payloads, &password).await;
+    world.tasks.stop(Duration::from_secs(20)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_opened_before_the_release_is_read_on_from_bookies_that_dropped_it() {
+    let config = BookieConfig {
+        segment_bytes: ByteSize::kib(256),
+        collect_interval: Span::secs(24 * 3600),
+        relay_deadline: Span::secs(20),
+        ..BookieConfig::default()
+    };
+    let world = World::start_with(config).await;
+    let gateway = world.gateway("gateway-a");
+    let (password, payloads) = (Password::new("secret"), payloads(3, 400));
+    let ledger = world.written(&payloads, &password).await;
+    let opened = world.client.open(ledger, OpenMode::ReadOnly, Some(&password)).await.unwrap();
+    let Opened::Hot(handle) = opened else { panic!("it is on the bookies") };
+    // What keeps the ledger's segments open goes into others behind them.
+    let filler = vec![Bytes::from(vec![7; 4 << 10]); 400];
+    world.written(&filler, &Password::empty()).await;
+    assert_eq!(world.offloader.offload_now(ledger, true).await.unwrap().tier, Tier::Released);
+    eventually("the bookies drop it", async || {
+        for bookie in &world.bookies {
+            bookie.collect_now().await.unwrap();
+        }
+        world.bookies.iter().all(|bookie| bookie.stats().tombstones == 1)
+    })
+    .await;
+
+    let read = |binary| {
+        let world = &world;
+        async move {
+            let mut all: Option<Vec<Bytes>> = None;
+            for number in 1..=3 {
+                let stream = world.network.connect(&format!("bookie-{number}:3181")).await.unwrap();
+                let (bodies, _) = read_all(stream, ledger, 400, binary).await.unwrap();
+                assert!(all.as_ref().is_none_or(|all| *all == bodies), "bookie {number} tells something else");
+                all = Some(bodies);
+            }
+            all.unwrap()
+        }
+    };
+    let digester = Digester::new(DigestType::Crc32c, &password);
+    for binary in [true, false] {
+        for ((place, payload), body) in (0..).zip(&payloads).zip(read(binary).await) {
+            let entry = digester.open(ledger, EntryId::new(place).unwrap(), &body).unwrap();
+            assert_eq!(&entry.payload, payload, "entry {place}");
+        }
+    }
+    let all = EntryId::ZERO..EntryId::new(400_u64).unwrap();
+    let entries: Vec<_> = handle.read(all.clone()).collect().await;
+    assert!(entries.iter().zip(&payloads).all(|(read, payload)| read.as_ref().unwrap().entry.payload == *payload));
+    assert_eq!(entries.len(), payloads.len());
+
+    // Cold ids move to another gateway, and whoever reads on need not know.
+    world.kill(gateway).await;
+    let _other = world.gateway("gateway-b");
+    assert_eq!(read(true).await.len(), payloads.len());
     world.tasks.stop(Duration::from_secs(20)).await.unwrap();
 }
