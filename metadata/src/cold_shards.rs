@@ -34,9 +34,6 @@ const NAME_BYTES_MAX: usize = 256;
 /// Shards that are claimed together: one that has an owner by now keeps only these from being taken.
 const CLAIMED_TOGETHER: usize = 16;
 
-/// The most members that cold ids are made for: a shard and all its ids are changed in one transaction.
-const MEMBERS_MAX: u32 = OPS_MAX as u32 - 1;
-
 /// How the cold ids of a cluster are named: `c<shard>-<member>.<domain>:<port>`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ColdNames {
@@ -49,6 +46,9 @@ pub struct ColdNames {
 }
 
 impl ColdNames {
+    /// The most members that cold ids are made for: a shard and all its ids are changed in one transaction.
+    pub const MEMBERS_MAX: u32 = OPS_MAX as u32 - 1;
+
     fn encode(&self) -> Vec<u8> {
         RecordWriter::new()
             .bytes(TAG_DOMAIN, self.domain.as_bytes())
@@ -68,8 +68,9 @@ impl ColdNames {
     }
 
     fn checked(self, kind: ErrorKind) -> Result<Self, Error> {
-        if self.domain.len() > NAME_BYTES_MAX || self.members > MEMBERS_MAX {
-            let text = format!("name cold ids: a domain longer than 256 bytes, or more than {MEMBERS_MAX} members");
+        if self.domain.len() > NAME_BYTES_MAX || self.members > Self::MEMBERS_MAX {
+            let max = Self::MEMBERS_MAX;
+            let text = format!("name cold ids: a domain longer than 256 bytes, or more than {max} members");
             return Err(Error::new(kind, text));
         }
         match ColdId::of_shard(0, 0, &self.domain, self.port) {

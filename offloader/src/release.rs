@@ -45,6 +45,14 @@ const RELEASE_PAUSE: Duration = Duration::from_secs(2);
 /// For how long it is believed which bookies relay.
 const RELAYING_AGE_MAX: Duration = Duration::from_secs(10);
 
+/// What the first of two steps leaves.
+struct Stay {
+    /// Wall-clock milliseconds since 1970.
+    until_ms: u64,
+    /// The bookies that are there: of each write set one of these stays, if it has any.
+    registered: Relaying,
+}
+
 impl Job<'_> {
     /// Proves and releases. False: it is not released yet, since its record changed meanwhile or this was the first of two steps; the
     /// ledger must be looked at again.
@@ -57,27 +65,28 @@ impl Job<'_> {
         self.clients_find_cold_ids()?;
         let ids = self.cold_ids(&record.metadata)?;
         let owned = self.step(Step::ProveRelease, Box::pin(self.prove(&record, &ids))).await?;
-        let until_ms = self.stays_until(&record.metadata).await?;
-        self.step(Step::Release, self.swap(record, &ids, owned, until_ms)).await
+        let stay = self.who_stays(&record.metadata).await?;
+        self.step(Step::Release, self.swap(record, &ids, owned, stay)).await
     }
 
-    /// Until when bookies stay, when this is the first of two steps; `None` when all members may go now.
+    /// Who stays, and until when, if this is the first of two steps; `None` when all members may go now.
     ///
-    /// Two steps are for bookies that cannot send readers on. One that is not registered is taken for one of them if any registered
-    /// one is.
-    async fn stays_until(&self, metadata: &LedgerMetadata) -> Result<Option<u64>> {
+    /// Two steps are for bookies that cannot send readers on. What one does that is not registered is unknown, and it is taken for one
+    /// of them.
+    async fn who_stays(&self, metadata: &LedgerMetadata) -> Result<Option<Stay>> {
         let grace = self.at.config.handle_grace.duration();
         // What was begun is at its end, or nothing would be released now.
         if grace.is_zero() || metadata.partly_released_until().is_some() {
             return Ok(None);
         }
-        let relaying = self.relaying().await?;
-        let unknown_relays = relaying.values().all(|relays| *relays);
+        let registered = self.relaying().await?;
         let members = metadata.segments().iter().flat_map(|segment| &segment.ensemble);
         let mut bookies = members.filter(|member| !ledger::is_cold(member));
-        let all_relay = bookies.all(|member| relaying.get(member).copied().unwrap_or(unknown_relays));
+        if bookies.all(|member| registered.get(member) == Some(&true)) {
+            return Ok(None);
+        }
         let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
-        Ok((!all_relay).then(|| self.at.clock.wall_ms().saturating_add(grace_ms)))
+        Ok(Some(Stay { until_ms: self.at.clock.wall_ms().saturating_add(grace_ms), registered }))
     }
 
     /// Which bookies relay, looked up at most once in [`RELAYING_AGE_MAX`]: every registration is read for it.
@@ -235,16 +244,13 @@ impl Job<'_> {
         error
     }
 
-    async fn swap(
-        &self,
-        record: LedgerRecord,
-        ids: &[ColdId],
-        owned: OwnedShard,
-        until_ms: Option<u64>,
-    ) -> Result<bool> {
-        let released = match until_ms {
+    async fn swap(&self, record: LedgerRecord, ids: &[ColdId], owned: OwnedShard, stay: Option<Stay>) -> Result<bool> {
+        let until_ms = stay.as_ref().map(|stay| stay.until_ms);
+        let released = match stay {
             None => record.metadata.released_to(ids),
-            Some(until_ms) => record.metadata.partly_released_to(ids, until_ms),
+            Some(Stay { until_ms, registered }) => {
+                record.metadata.partly_released_to(ids, until_ms, |member| registered.contains_key(member))
+            }
         };
         let released = released
             .map_err(|error| self.refuse(ErrorKind::Unsuitable, "its members cannot be replaced").caused_by(error))?;

@@ -5,7 +5,7 @@ use std::error::Error as StdError;
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use ledger::{ColdId, LedgerId, LedgerMetadata};
+use ledger::{ColdId, ColdRecord, LedgerId, LedgerMetadata};
 use metadata::ColdNames;
 use tokio::time::MissedTickBehavior;
 
@@ -40,6 +40,7 @@ impl Inner {
 
     async fn scan_once(&self) -> Result<Census> {
         let mut census = Census::default();
+        let own = (self.config.cold_domain.clone(), self.config.cold_port);
         let mut names = BTreeMap::new();
         let mut attempts = self.running_attempts().await?;
         let mut after = None;
@@ -51,11 +52,11 @@ impl Inner {
             for (id, record) in &page {
                 let owner = attempts.remove(id);
                 let is_due = self.is_due(*id, &record.metadata, owner.as_deref());
-                let unsettled = record.metadata.custom(ledger::ColdRecord::KEY).is_none();
+                let unsettled = record.metadata.custom(ColdRecord::KEY).is_none();
                 // What can never be settled is not remembered either.
                 let waiting = self.seen.get(*id).closed_since.filter(|_| unsettled);
                 census.count(&record.metadata, waiting);
-                note_names(&record.metadata, &mut names);
+                note_names(*id, &record.metadata, &own, &mut names);
                 if is_due {
                     due.push(*id);
                 }
@@ -69,14 +70,13 @@ impl Inner {
         }
         // What is left was begun for ledgers that do not exist any more.
         self.work(attempts.into_keys().collect()).await;
-        self.see_to_names(names).await;
+        self.see_to_names(own, names).await;
         Ok(census)
     }
 
     /// Sees to it that the cold ids of released ledgers are named, so that gateways register them: the names may be lost, or never
     /// have been written, where an older release did not know them.
-    async fn see_to_names(&self, mut found: BTreeMap<(String, u16), u32>) {
-        let own = (self.config.cold_domain.clone(), self.config.cold_port);
+    async fn see_to_names(&self, own: Names, mut found: BTreeMap<Names, u32>) {
         // The first that are written are the cluster's: of several those that this offloader is set up for.
         let own = found.remove(&own).map(|members| (own, members));
         for ((domain, port), members) in own.into_iter().chain(found) {
@@ -125,7 +125,7 @@ impl Inner {
             self.seen.forget(id);
             return false;
         }
-        let settled = metadata.custom(ledger::ColdRecord::KEY).is_some();
+        let settled = metadata.custom(ColdRecord::KEY).is_some();
         let Some(sight) = self.seen.note(id, settled, now) else { return false };
         if sight.not_before.is_some_and(|not_before| now < not_before) {
             return false;
@@ -172,20 +172,28 @@ impl Inner {
     }
 }
 
-/// Different names that are looked at in one pass: all ledgers of a cluster have the same.
+/// How cold ids are named: their domain and port.
+type Names = (String, u16);
+
+/// Different names that are looked at in one pass, beside the offloader's own: all ledgers of a cluster have the same.
 const NAMES_MAX: usize = 4;
 
-/// Notes how the cold ids of a released ledger are named, and the most members of a ledger with such names.
-fn note_names(metadata: &LedgerMetadata, names: &mut BTreeMap<(String, u16), u32>) {
-    if !metadata.is_released() {
+/// Notes how the cold ids of a released ledger are named, be it in part, and the most members of a ledger with such names. Names that no
+/// release gives are none: clients may write any into their ledgers.
+fn note_names(ledger: LedgerId, metadata: &LedgerMetadata, own: &Names, names: &mut BTreeMap<Names, u32>) {
+    if !metadata.is_closed() || !matches!(ColdRecord::from_metadata(metadata), Ok(Some(_))) {
         return;
     }
-    let members = metadata.segments().iter().flat_map(|segment| &segment.ensemble);
-    for id in members.filter_map(ColdId::from_bookie_id) {
+    let members = metadata.segments().iter().flat_map(|segment| (0_u32..).zip(&segment.ensemble));
+    for (index, member) in members {
+        let Some(id) = ColdId::from_bookie_id(member) else { continue };
+        if id.shard() != ledger::shard_of(ledger) || id.index() != index || index >= ColdNames::MEMBERS_MAX {
+            continue;
+        }
         let key = (id.domain().to_owned(), id.port());
-        if names.len() < NAMES_MAX || names.contains_key(&key) {
+        if names.len() < NAMES_MAX || key == *own || names.contains_key(&key) {
             let most = names.entry(key).or_insert(MEMBERS_DEFAULT);
-            *most = (*most).max(id.index().saturating_add(1));
+            *most = (*most).max(index.saturating_add(1));
         }
     }
 }

@@ -75,6 +75,8 @@ pub async fn offloader_host(world: World) -> turmoil::Result {
         probe_timeout: Span::secs(5),
         ledger_deadline: Span::secs(30),
         failure_pause_max: Span::secs(2),
+        // A bookie that is down would keep a ledger from being released for the length of the run.
+        handle_grace: Span::secs(0),
         ..OffloaderConfig::default()
     };
     let offloader = Offloader::new(parts, config)?;

@@ -158,7 +158,7 @@ fn a_rehydrated_ledger_is_released_again() {
 #[test]
 fn what_is_partly_released_waits_for_its_time_by_the_wall_clock() {
     let ids = ColdId::for_ledger(LedgerId::new(7).unwrap(), 2, "cold.thermocline", 3181).unwrap();
-    let partly = settled().partly_released_to(&ids, 50_000).unwrap();
+    let partly = settled().partly_released_to(&ids, 50_000, |_| true).unwrap();
     let now = Instant::now() + Duration::from_secs(9999);
     let facts = |wall_ms| Facts {
         metadata: &partly,

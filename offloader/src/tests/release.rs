@@ -4,7 +4,7 @@ use metadata::{ColdNames, ColdShards, Expect, FaultKind, MetadataStore as _, lay
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 
-use super::world::{GatewayAnswer, World};
+use super::world::{GatewayAnswer, World, id, register};
 use crate::OffloaderConfig;
 use crate::error::ErrorKind;
 use crate::observe::Step;
@@ -242,13 +242,14 @@ async fn names_of_cold_ids_that_released_ledgers_have_are_written_again() {
 /// Registers the ledger's bookies: `apache` of them as BookKeeper's own are.
 async fn register_bookies(world: &World, apache: &[&str]) {
     for name in ["bk1:3181", "bk2:3181", "bk3:3181"] {
-        let value = match apache.contains(&name) {
-            true => ledger::BookieServiceInfo::of_bookie("bk", 3181).encode(),
-            false => metadata::BookieInfo { relays: true, ..metadata::BookieInfo::at(name) }.encode().unwrap(),
-        };
-        let key = layout::available_key(&ledger::BookieId::new(name).unwrap());
-        world.store.put_if(&key, value.into(), Expect::Any).await.unwrap();
+        register(&world.store, name, !apache.contains(&name)).await;
     }
+}
+
+/// The bookie's session has ended, as that of one that is down.
+async fn end_registration(world: &World, name: &str) {
+    let key = layout::available_key(&ledger::BookieId::new(name).unwrap());
+    world.store.delete_if(&key, Expect::Present).await.unwrap();
 }
 
 fn hot_members(record: &metadata::LedgerRecord) -> usize {
@@ -313,11 +314,52 @@ async fn bookies_that_relay_and_no_grace_at_all_make_it_one_step() {
         register_bookies(&world, apache).await;
         assert!(world.offloader.offload_now(ledger, true).await.unwrap().released);
     }
-    // One that is down is what the others are.
+}
+
+/// What a bookie does that is not registered is unknown, whatever the others do.
+#[tokio::test(start_paused = true)]
+async fn a_member_that_is_down_makes_it_two_steps_and_does_not_stay() {
+    for (down, apache) in [("bk1:3181", &[][..]), ("bk3:3181", &["bk1:3181", "bk2:3181", "bk3:3181"][..])] {
+        let world = World::new().await;
+        let ledger = world.ledger(5, 30).await;
+        register_bookies(&world, apache).await;
+        end_registration(&world, down).await;
+        assert!(!world.offloader.offload_now(ledger, true).await.unwrap().released);
+        let partly = world.record(ledger).await;
+        let quorums = partly.metadata.quorums();
+        let ensemble = &partly.metadata.segments()[0].ensemble;
+        for entry in 0..u64::from(quorums.ensemble()) {
+            let stays = |index: usize| !ledger::is_cold(&ensemble[index]) && ensemble[index].as_str() != down;
+            let entry = EntryId::new(entry).unwrap();
+            assert!(quorums.write_set(entry).any(stays), "{down} is down: {ensemble:?}");
+        }
+    }
+}
+
+/// Names of released ledgers are believed, also of those released in part; names that clients wrote themselves are not.
+#[tokio::test(start_paused = true)]
+async fn names_that_no_release_gave_are_not_the_clusters() {
     let world = World::new().await;
-    let ledger = world.ledger(5, 30).await;
-    register_bookies(&world, &["bk1:3181"]).await;
-    let down = layout::available_key(&ledger::BookieId::new("bk1:3181").unwrap());
-    world.store.delete_if(&down, Expect::Any).await.unwrap();
-    assert!(world.offloader.offload_now(ledger, true).await.unwrap().released);
+    let shards = ColdShards::new(world.store.clone());
+    let ids = |of: u64, domain: &str| ColdId::for_ledger(id(of), 3, domain, 3181).unwrap();
+    // Closed, with members that look like cold ids: of its shard, but without a record; then one with an index beyond all.
+    let fake = world.ledger(5, 30).await;
+    let record = world.record(fake).await;
+    world.ledgers.update(fake, &record.metadata.released_to(&ids(5, "x")).unwrap(), record.version).await.unwrap();
+    world.offloader.inner.scan().await.unwrap();
+    assert_eq!(shards.names().await.unwrap(), None);
+    let ledger = world.ledger(6, 30).await;
+    register_bookies(&world, &["bk1:3181", "bk2:3181", "bk3:3181"]).await;
+    assert!(!world.offloader.offload_now(ledger, true).await.unwrap().released);
+    assert!(hot_members(&world.record(ledger).await) > 0);
+    let named = shards.names().await.unwrap().unwrap();
+    world.store.delete_if(&layout::cold_names_key(), Expect::Present).await.unwrap();
+    let far = ColdId::of_shard(ledger::shard_of(id(7)), 100, &named.domain, named.port).unwrap();
+    let quorums = ledger::Quorums::new(1, 1, 1).unwrap();
+    let members = vec![far.to_bookie_id()];
+    let open = ledger::LedgerMetadata::open(quorums, members, ledger::DigestType::Crc32c, ledger::Password::empty());
+    let closed = open.unwrap().closed(EntryId::new(0), 1).unwrap();
+    world.ledgers.create(id(7), &closed).await.unwrap();
+    world.offloader.inner.scan().await.unwrap();
+    assert_eq!(shards.names().await.unwrap(), Some(named), "those of the ledger that is released in part");
 }

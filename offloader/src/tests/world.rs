@@ -21,8 +21,8 @@ use ledger::{
     Password, Quorums,
 };
 use metadata::{
-    Attempts, Catalog, Cluster, ColdShards, FaultyStore, InstanceId, LedgerRecord, Ledgers, MemoryStore,
-    MetadataStore as _, OwnedShard,
+    Attempts, Catalog, Cluster, ColdShards, Expect, FaultyStore, InstanceId, LedgerRecord, Ledgers, MemoryStore,
+    MetadataStore as _, OwnedShard, layout,
 };
 use object_store::memory::InMemory;
 
@@ -51,6 +51,14 @@ pub(super) struct World {
 
 pub(super) fn id(id: u64) -> LedgerId {
     LedgerId::new(id).unwrap()
+}
+
+/// Registers a bookie that sends readers on to the cold tier, or one that does not, as Apache's.
+pub(super) async fn register(store: &FaultyStore, bookie: &str, relays: bool) {
+    let mut info = ledger::BookieServiceInfo::of_bookie("bk", 3181);
+    info.properties.extend(relays.then(|| ("thermocline.relay".to_owned(), "1".to_owned())));
+    let key = layout::available_key(&BookieId::new(bookie).unwrap());
+    store.put_if(&key, info.encode().into(), Expect::Any).await.unwrap();
 }
 
 impl World {
@@ -85,6 +93,9 @@ impl World {
             asked: Mutex::default(),
         });
         gateway.claim(&store).await;
+        for bookie in ["bk1:3181", "bk2:3181", "bk3:3181"] {
+            register(&store, bookie, true).await;
+        }
         let script = Arc::new(Script::default());
         let tasks = TaskTree::root("test");
         let parts = OffloaderParts {
