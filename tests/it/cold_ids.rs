@@ -340,7 +340,7 @@ async fn what_was_opened_before_the_release_is_read_on_from_bookies_that_dropped
     let digester = Digester::new(DigestType::Crc32c, &password);
     for binary in [true, false] {
         for ((place, payload), body) in (0..).zip(&payloads).zip(read(binary).await) {
-            let entry = digester.open(ledger, EntryId::new(place).unwrap(), &body).unwrap();
+            let entry = digester.open(ledger, EntryId::new(place), &body).unwrap();
             assert_eq!(&entry.payload, payload, "entry {place}");
         }
     }
