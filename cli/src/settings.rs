@@ -88,7 +88,7 @@ impl Default for Settings {
                 write_buffer_bytes: ByteSize::mib(16),
                 add_bytes_max: ByteSize::mib(16),
                 read_bytes_max: ByteSize::mib(16),
-                relay_bytes_max: ByteSize::mib(8),
+                relay_bytes_max: ByteSize::mib(5),
                 ..bookie::BookieConfig::default()
             },
             client: client::ClientConfig::default(),

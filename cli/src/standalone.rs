@@ -347,7 +347,7 @@ mod tests {
     fn the_default_memory_is_divided_without_a_remainder() {
         let settings = Settings::default();
         let memory = Memory::divide(&settings).unwrap();
-        assert_eq!(memory, Memory { charged: 440 << 20, client: 40 << 20 });
+        assert_eq!(memory, Memory { charged: 440 << 20, client: 49 << 20 });
     }
 
     #[test]
@@ -355,7 +355,7 @@ mod tests {
         let settings = Settings { memory_max: ByteSize::mib(256), ..Settings::default() };
         let fault = Memory::divide(&settings).unwrap_err();
         assert!(
-            fault.to_string().contains("memory_max is 256.0 MiB, but the parts of the roles come to 520.0 MiB"),
+            fault.to_string().contains("memory_max is 256.0 MiB, but the parts of the roles come to 511.0 MiB"),
             "{fault}"
         );
         assert_eq!(fault.exit_code(), 2);

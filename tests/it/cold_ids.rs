@@ -192,7 +192,8 @@ fn client_of(store: &Arc<dyn MetadataStore>, network: &MemoryNetwork, tasks: &Ta
 }
 
 /// Asks for all entries at once over one connection. Their bodies, and the lowest last-add-confirmed that came with one, which only
-/// version 3 tells. `None` when the connection is lost.
+/// version 3 tells; a bookie with no more than a part of a ledger may tell less than was confirmed, or nothing. `None` when the
+/// connection is lost.
 async fn read_all(
     mut stream: BoxStream,
     ledger: LedgerId,
@@ -208,7 +209,7 @@ async fn read_all(
         }
     }
     let mut bodies = vec![None; usize::try_from(entries).unwrap()];
-    let mut confirmed: Option<u64> = None;
+    let mut confirmed = Some(u64::MAX);
     let (mut decoder, mut input) = (FrameDecoder::new(FRAME_BYTES_MAX_DEFAULT), BytesMut::new());
     let (mut reader, mut writer) = tokio::io::split(&mut stream);
     let read = async {
@@ -229,8 +230,8 @@ async fn read_all(
                     let response = decode_response_v3(payload).unwrap();
                     assert_eq!(response.status, Status::Ok);
                     let PayloadV3::Entry { body, max_lac } = response.payload else { panic!("no body") };
-                    let told = max_lac.unwrap().get();
-                    confirmed = Some(confirmed.map_or(told, |lowest| lowest.min(told)));
+                    // None is below all.
+                    confirmed = confirmed.min(max_lac.map(EntryId::get));
                     (response.entry, body)
                 }
             };
