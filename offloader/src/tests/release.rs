@@ -167,6 +167,9 @@ async fn a_mixed_ensemble_is_released_again() {
     mixed[place..place + cold.len()].copy_from_slice(real.as_bytes());
     let mixed = LedgerMetadata::decode(&mixed).unwrap();
     assert_eq!(mixed.tier(), Tier::Settled);
+    register(&world.store, &real, true).await;
+    // Who is registered is looked up again.
+    tokio::time::advance(std::time::Duration::from_secs(11)).await;
     world.ledgers.update(ledger, &mixed, record.version).await.unwrap();
     assert!(world.offloader.offload_now(ledger, true).await.unwrap().released);
     assert_eq!(world.record(ledger).await.metadata, record.metadata);
