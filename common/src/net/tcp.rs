@@ -10,7 +10,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The pause after "too many open files": connections that end meanwhile make room.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
 /// After so long without a word the system asks whether the peer is still there, and asks again so often, this far apart. So a peer
-/// that went away without a word, as with its machine or a firewall's table, is known to be gone after two minutes.
+/// that went away without a word, as with its machine or a firewall's table, is known to be gone after two minutes of silence;
+/// while something sent to it is not acknowledged, the system's own patience counts, which is longer.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(15);
 const KEEPALIVE_TRIES: u32 = 4;
@@ -35,7 +36,8 @@ impl Connector for TcpConnector {
     }
 }
 
-/// Listens on a TCP address. Peers that went away without a word are noticed within two minutes: what waits for them gets an error.
+/// Listens on a TCP address. Peers that went away without a word are noticed within two minutes of silence: what waits for
+/// them gets an error.
 #[derive(Debug)]
 pub struct TcpListener {
     inner: tokio::net::TcpListener,
