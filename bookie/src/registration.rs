@@ -60,7 +60,7 @@ impl Registration {
 
     /// Asks the store, by proof, whether it still holds the bookie's cluster. [`Error::Identity`]: it surely does not.
     async fn check_cluster(&self) -> Result<(), Error> {
-        let found = Cluster::open(&*self.store).await;
+        let found = Cluster::id(&*self.store).await;
         match found.map_err(|error| Error::metadata("look whose cluster metadata holds", error))? {
             Some(found) if found == self.instance => Ok(()),
             found => {
@@ -97,11 +97,23 @@ impl Registration {
         Bookies::new(self.store.clone()).register_as(&self.id, &self.info, lease, mode).await.map(|_| ())
     }
 
+    /// [`Registration::check_cluster`] within a part of the lease's life that leaves time for the next beat. An answer that takes longer is
+    /// none.
+    async fn check_cluster_soon(&self, registered: bool) -> Result<(), Error> {
+        // Who is registered asks again with each beat; who is not must get an answer first, and then beats soon.
+        let patience = if registered { self.ttl / 6 } else { self.ttl / 2 };
+        let asked = tokio::time::timeout(patience, self.check_cluster()).await;
+        asked.unwrap_or_else(|_| {
+            let late = metadata::Error::new(metadata::ErrorKind::Unavailable, format!("no answer within {patience:?}"));
+            Err(Error::metadata("look whose cluster metadata holds", late))
+        })
+    }
+
     /// Shows that the bookie lives; registers where that is not so, or where it is not known to be so.
     async fn beat(&mut self, lease: &mut LeaseId, registered: bool) -> Result<(), Error> {
         let kept = self.store.keep_alive(*lease).await;
         if kept.is_ok()
-            && let Err(error) = self.check_cluster().await
+            && let Err(error) = self.check_cluster_soon(registered).await
         {
             if matches!(error, Error::Identity(_)) {
                 // Nobody may find it here. Should this fail, the next round ends it, or time does.
@@ -168,7 +180,7 @@ impl Registration {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
     use async_trait::async_trait;
     use metadata::{
@@ -184,6 +196,8 @@ mod tests {
     struct Link {
         inner: MemoryStore,
         is_cut: AtomicBool,
+        /// Seconds that a proof takes.
+        slowness: AtomicU64,
     }
 
     impl Link {
@@ -204,6 +218,7 @@ mod tests {
 
         async fn get_quorum(&self, key: &Key) -> Result<Option<Versioned>, metadata::Error> {
             self.pass()?;
+            tokio::time::sleep(Duration::from_secs(self.slowness.load(Ordering::SeqCst))).await;
             self.inner.get_quorum(key).await
         }
 
@@ -307,6 +322,23 @@ mod tests {
         }
         world.tasks.stop(Duration::from_secs(5)).await.unwrap();
         assert_eq!(world.next(TTL).await, Some((true, false)), "an orderly stop gives it back");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn slow_proofs_cost_no_registration() {
+        let mut world = World::start().await;
+        for slowness in [2, 4, 8] {
+            world.link.slowness.store(slowness, Ordering::SeqCst);
+            world.stands(TTL * 5, true).await;
+        }
+        // A change is told too, where its proofs fit into the lease's life.
+        world.link.slowness.store(2, Ordering::SeqCst);
+        world.state.send(BookieState::ReadOnly { reason: "full".to_owned(), for_good: false }).unwrap();
+        let mut changes = [world.next(TTL).await, world.next(TTL).await];
+        changes.sort();
+        assert_eq!(changes, [Some((false, true)), Some((true, false))]);
+        world.stands(TTL * 5, false).await;
+        world.tasks.stop(Duration::from_secs(5)).await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]

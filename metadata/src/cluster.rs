@@ -92,12 +92,20 @@ impl Cluster {
     /// # Errors
     /// As [`Cluster::init_or_open`].
     pub async fn open(store: &dyn MetadataStore) -> Result<Option<InstanceId>, Error> {
+        let Some(id) = Self::id(store).await? else { return Ok(None) };
+        check_layout(store).await?;
+        Ok(Some(id))
+    }
+
+    /// As [`Cluster::open`], with one request: for those who have opened the cluster before. How its ledgers lie is not looked at.
+    ///
+    /// # Errors
+    /// Those of the store; [`ErrorKind::Damaged`] when what is there is no identity.
+    pub async fn id(store: &dyn MetadataStore) -> Result<Option<InstanceId>, Error> {
         let Some(found) = store.get_quorum(&layout::instance_key()).await? else { return Ok(None) };
         let text = std::str::from_utf8(&found.value)
             .map_err(|error| Error::new(ErrorKind::Damaged, "read instance id").caused_by(error))?;
-        let id = text.parse()?;
-        check_layout(store).await?;
-        Ok(Some(id))
+        Ok(Some(text.parse()?))
     }
 }
 
