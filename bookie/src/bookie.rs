@@ -145,7 +145,8 @@ impl Bookie {
             tasks: connections.clone(),
         });
         let server = Arc::new(Server::new(store.clone(), relay, &budget, connections));
-        let collector = Arc::new(Collector::new(store.clone(), metadata.clone(), instance.clone(), id.clone()));
+        let collector = Collector::new(store.clone(), metadata.clone(), instance.clone(), id.clone(), tasks.clone());
+        let collector = Arc::new(collector);
         let bookie = Self { id, address, store, collector, maker, tasks };
         bookie.serve(writer, (jobs, restored.unsealed), server, listener);
         match bookie.register(metadata, instance, offer).await {

@@ -6,9 +6,11 @@
 //! 2. For each ledger without a tombstone read metadata as a hint, then those that may go by proof; the proofs begin after the pick.
 //!    Absent: *deleted*. Closed with this bookie in no segment: *gone*, which is proved under the ledger's lock, see `elsewhere`.
 //!    Anything else, an error above all: keep. A ledger with a recent recovery add is kept whatever metadata says.
+//!    With the first answer that metadata is away the questions end, and with the bookie's stop; the next run asks again.
 //!    After the last answer the store is asked, by proof, whether it still is the bookie's cluster. If it is not, *absent* says
 //!    nothing of this bookie's ledgers: a cluster is removed by taking its identity away first. Everything is kept then.
 //! 3. Make the tombstones durable.
+//!    Those of deleted ledgers first, and step 4 with them: space is not given back later because locks take their time.
 //! 4. A segment whose ledgers are all deleted or gone: take its rows out of the index and mark it as being dropped (synced),
 //!    remove the file, sync the directory, take the mark away.
 //!
@@ -22,7 +24,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use futures::StreamExt as _;
+use common::shutdown::TaskTree;
+use futures::{Stream, StreamExt as _};
 use ledger::{BookieId, LedgerId, LedgerMetadata};
 use metadata::{Cluster, InstanceId, Ledgers, MetadataStore, UnderReplication};
 
@@ -58,6 +61,8 @@ pub struct CollectReport {
     pub ledgers_locked: u64,
     /// Ledgers that live elsewhere and were kept because they are marked as lacking replicas.
     pub ledgers_marked: u64,
+    /// Whether it ended before everything was asked, since metadata was away or the bookie stops. The next run asks again.
+    pub cut_short: bool,
     /// Segments removed.
     pub segments_removed: u64,
     /// Bytes given back.
@@ -73,6 +78,7 @@ pub(crate) struct Collector {
     /// The cluster the bookie started in.
     instance: InstanceId,
     me: BookieId,
+    tasks: TaskTree,
     /// Whether the log knows that the cluster is not there; once is enough.
     told_no_cluster: AtomicBool,
     /// One run at a time; holds where the next run begins to ask.
@@ -100,10 +106,17 @@ pub(crate) fn judge(metadata: Option<&LedgerMetadata>, me: &BookieId) -> Option<
 }
 
 impl Collector {
-    pub(crate) fn new(store: Arc<Store>, metadata: Arc<dyn MetadataStore>, instance: InstanceId, me: BookieId) -> Self {
+    /// Runs end early, and in order, when `tasks` are asked to stop.
+    pub(crate) fn new(
+        store: Arc<Store>,
+        metadata: Arc<dyn MetadataStore>,
+        instance: InstanceId,
+        me: BookieId,
+        tasks: TaskTree,
+    ) -> Self {
         let (ledgers, repair) = (Ledgers::new(metadata.clone()), UnderReplication::new(metadata.clone()));
         let (told_no_cluster, cursor) = (AtomicBool::new(false), tokio::sync::Mutex::new(SegmentId::NONE));
-        Self { store, metadata, ledgers, repair, instance, me, told_no_cluster, cursor }
+        Self { store, metadata, ledgers, repair, instance, me, tasks, told_no_cluster, cursor }
     }
 
     /// One run over the sealed segments. Not cancel-safe, but a run that stops anywhere is completed by the next.
@@ -124,31 +137,31 @@ impl Collector {
             let held = self.store.tombstones.one_writer().await;
             self.store.write_tombstones(&held).await?;
         }
-        let (picked, undecided) = self.pick(&mut cursor).await;
+        let begin = *cursor;
+        let (mut picked, undecided) = self.pick(&mut cursor).await;
         report.segments = picked.len() as u64;
-        let hints = self.ask(undecided, &mut report).await;
-        let mut deleted = self.prove_deleted(hints.absent, &mut report).await;
+        let mut hints = self.ask(undecided, &mut report).await;
+        let mut deleted = self.prove_deleted(std::mem::take(&mut hints.absent), &mut report).await;
         if !deleted.is_empty() && !self.is_my_cluster().await {
             report.ledgers_unknown += deleted.len() as u64;
             deleted.clear();
         }
         self.decide(&deleted, &mut report).await?;
-        self.drop_elsewhere(&hints.elsewhere, &mut report).await?;
+        self.drop_dead(&mut picked, &mut report).await?;
+        if !report.cut_short {
+            self.drop_elsewhere(&hints.elsewhere, &mut report).await?;
+            self.drop_dead(&mut picked, &mut report).await?;
+        } else {
+            report.ledgers_unknown += hints.elsewhere.len() as u64;
+        }
+        if report.cut_short {
+            *cursor = begin;
+        }
         if report.ledgers_unknown > 0 {
             tracing::warn!(
                 ledgers = report.ledgers_unknown,
                 "metadata gave no answer about some ledgers; they are kept"
             );
-        }
-        for segment in picked {
-            let dead = |ledger: &LedgerId| {
-                matches!(self.store.tombstones.of(*ledger), Some(Tombstone::Deleted | Tombstone::Gone))
-            };
-            if segment.ledgers.iter().all(dead) {
-                drop_segment(&self.store, &segment.row, &segment.ledgers).await?;
-                report.segments_removed += 1;
-                report.bytes_freed += segment.row.file_bytes;
-            }
         }
         if report.segments_removed > 0 {
             let left = rows::count_ledgers(&*self.store.index).await?;
@@ -158,6 +171,32 @@ impl Collector {
             tracing::info!(?report, "collected");
         }
         Ok(report)
+    }
+
+    /// Removes those of the segments whose ledgers are all deleted or gone.
+    async fn drop_dead(&self, picked: &mut Vec<Picked>, report: &mut CollectReport) -> Result<(), Error> {
+        let dead =
+            |ledger: &LedgerId| matches!(self.store.tombstones.of(*ledger), Some(Tombstone::Deleted | Tombstone::Gone));
+        for segment in picked.extract_if(.., |segment| segment.ledgers.iter().all(dead)) {
+            drop_segment(&self.store, &segment.row, &segment.ledgers).await?;
+            report.segments_removed += 1;
+            report.bytes_freed += segment.row.file_bytes;
+        }
+        Ok(())
+    }
+
+    /// The next of the answers; `None` at their end, and when no more are to be waited for: metadata is away, or the bookie stops.
+    async fn next_answer<T>(
+        &self,
+        answers: &mut (impl Stream<Item = T> + Unpin),
+        report: &mut CollectReport,
+    ) -> Option<T> {
+        if report.cut_short {
+            return None;
+        }
+        let answer = self.tasks.token().run_until_cancelled(answers.next()).await;
+        report.cut_short |= answer.is_none();
+        answer.flatten()
     }
 
     /// The sealed segments, oldest first, and the ledgers in them that need a verdict.
@@ -200,11 +239,13 @@ impl Collector {
     /// Which of the ledgers may go, by hints: most may not, and a proof costs the metadata more.
     async fn ask(&self, undecided: BTreeSet<LedgerId>, report: &mut CollectReport) -> Hints {
         report.ledgers_asked = undecided.len() as u64;
+        let mut left = undecided.len() as u64;
         let mut answers = futures::stream::iter(undecided)
             .map(async |ledger| (ledger, self.ledgers.get(ledger).await))
             .buffer_unordered(ASK_CONCURRENCY);
         let mut hints = Hints::default();
-        while let Some((ledger, answer)) = answers.next().await {
+        while let Some((ledger, answer)) = self.next_answer(&mut answers, report).await {
+            left -= 1;
             match answer {
                 Ok(record) => match judge(record.as_ref().map(|record| &record.metadata), &self.me) {
                     Some(Tombstone::Deleted) => hints.absent.push(ledger),
@@ -214,6 +255,7 @@ impl Collector {
                 Err(error) => no_verdict(ledger, &error, report),
             }
         }
+        report.ledgers_unknown += left;
         hints.absent.sort_unstable();
         hints.elsewhere.sort_unstable();
         hints
@@ -221,17 +263,20 @@ impl Collector {
 
     /// Those of `absent` that are proved to be deleted.
     async fn prove_deleted(&self, absent: Vec<LedgerId>, report: &mut CollectReport) -> Vec<Verdict> {
+        let mut left = absent.len() as u64;
         let mut answers = futures::stream::iter(absent)
             .map(async |ledger| (ledger, self.ledgers.get_quorum(ledger).await))
             .buffer_unordered(ASK_CONCURRENCY);
         let mut verdicts = Vec::new();
-        while let Some((ledger, answer)) = answers.next().await {
+        while let Some((ledger, answer)) = self.next_answer(&mut answers, report).await {
+            left -= 1;
             match answer {
                 Ok(None) => verdicts.push(Verdict { ledger, tombstone: Tombstone::Deleted }),
                 Ok(Some(_)) => {}
                 Err(error) => no_verdict(ledger, &error, report),
             }
         }
+        report.ledgers_unknown += left;
         verdicts.sort_by_key(|verdict| verdict.ledger);
         verdicts
     }
@@ -290,6 +335,7 @@ impl Collector {
 
 fn no_verdict(ledger: LedgerId, error: &metadata::Error, report: &mut CollectReport) {
     report.ledgers_unknown += 1;
+    report.cut_short |= error.kind() == metadata::ErrorKind::Unavailable;
     tracing::debug!(%ledger, error = error as &dyn std::error::Error, "no verdict");
 }
 

@@ -7,16 +7,19 @@
 //!
 //! # Cost
 //! For each ledger the hint that brought it here and two proofs; for each [`LOCKED_TOGETHER`] of them a lease, two transactions of
-//! locks, and the end of the lease, which gives all locks back.
+//! locks, a keep-alive and one more in each third of the lease's life, and the end of the lease, which gives all locks back.
 //!
 //! # Crash and failure
 //! The locks end with the lease, of themselves if need be. Whatever fails before the verdict keeps the ledgers.
 
+use std::time::Duration;
+
 use futures::StreamExt as _;
 use ledger::LedgerId;
 use metadata::{LeaseId, RepairLock};
+use tokio::time::Instant;
 
-use super::{ASK_CONCURRENCY, CollectReport, Collector, judge};
+use super::{ASK_CONCURRENCY, CollectReport, Collector, judge, no_verdict};
 use crate::error::Error;
 use crate::ledger_state::{Tombstone, Verdict};
 
@@ -28,18 +31,25 @@ enum Found {
     Verdict(Verdict),
     Keep,
     Marked,
-    Unknown,
 }
 
 impl Collector {
     /// Drops those of `gone` that are proved to live elsewhere.
     pub(super) async fn drop_elsewhere(&self, gone: &[LedgerId], report: &mut CollectReport) -> Result<(), Error> {
-        for batch in gone.chunks(LOCKED_TOGETHER) {
-            let lease = match self.metadata.grant_lease(self.store.config.registration_ttl.duration()).await {
+        // Before the first lock: those of another cluster are not this bookie's to take.
+        if !gone.is_empty() && !self.is_my_cluster().await {
+            report.ledgers_unknown += gone.len() as u64;
+            return Ok(());
+        }
+        let mut batches = gone.chunks(LOCKED_TOGETHER);
+        while !report.cut_short
+            && !self.tasks.is_stopping()
+            && let Some(batch) = batches.next()
+        {
+            let lease = match self.metadata.grant_lease(self.lease_ttl()).await {
                 Ok(lease) => lease,
                 Err(error) => {
-                    report.ledgers_unknown += batch.len() as u64;
-                    tracing::debug!(error = &error as &dyn std::error::Error, "no lease for locks of ledgers");
+                    nothing_known(batch.len(), &error, report);
                     continue;
                 }
             };
@@ -49,20 +59,33 @@ impl Collector {
             }
             done?;
         }
+        let left: usize = batches.map(<[LedgerId]>::len).sum();
+        report.cut_short |= left > 0;
+        report.ledgers_unknown += left as u64;
         Ok(())
+    }
+
+    fn lease_ttl(&self) -> Duration {
+        self.store.config.registration_ttl.duration()
     }
 
     async fn drop_under(&self, batch: &[LedgerId], lease: LeaseId, report: &mut CollectReport) -> Result<(), Error> {
         let locked = match self.repair.lock(batch, &self.me, lease).await {
             Ok(locked) => locked,
             Err(error) => {
-                report.ledgers_unknown += batch.len() as u64;
-                tracing::debug!(error = &error as &dyn std::error::Error, "no locks of ledgers");
+                nothing_known(batch.len(), &error, report);
                 return Ok(());
             }
         };
         report.ledgers_locked += locked.held.len() as u64;
-        let verdicts = self.prove_elsewhere(locked.taken, report).await;
+        // To take them may have taken most of its life.
+        if !locked.taken.is_empty()
+            && let Err(error) = self.metadata.keep_alive(lease).await
+        {
+            nothing_known(locked.taken.len(), &error, report);
+            return Ok(());
+        }
+        let verdicts = self.prove_elsewhere(locked.taken, lease, report).await;
         if verdicts.is_empty() {
             return Ok(());
         }
@@ -75,35 +98,54 @@ impl Collector {
         self.decide(&verdicts, report).await
     }
 
-    async fn prove_elsewhere(&self, locks: Vec<RepairLock>, report: &mut CollectReport) -> Vec<Verdict> {
+    async fn prove_elsewhere(
+        &self,
+        locks: Vec<RepairLock>,
+        lease: LeaseId,
+        report: &mut CollectReport,
+    ) -> Vec<Verdict> {
+        let mut left = locks.len() as u64;
         let ask = async |lock: RepairLock| self.prove_one(lock.ledger).await;
         let mut answers = futures::stream::iter(locks).map(ask).buffer_unordered(ASK_CONCURRENCY);
         let mut verdicts = Vec::new();
-        while let Some(found) = answers.next().await {
+        let pause = self.lease_ttl() / 3;
+        let mut kept = Instant::now();
+        while let Some(found) = self.next_answer(&mut answers, report).await {
+            left -= 1;
             match found {
-                Found::Verdict(verdict) => verdicts.push(verdict),
-                Found::Keep => {}
-                Found::Marked => report.ledgers_marked += 1,
-                Found::Unknown => report.ledgers_unknown += 1,
+                Ok(Found::Verdict(verdict)) => verdicts.push(verdict),
+                Ok(Found::Keep) => {}
+                Ok(Found::Marked) => report.ledgers_marked += 1,
+                Err((ledger, error)) => no_verdict(ledger, &error, report),
+            }
+            if kept.elapsed() >= pause {
+                if let Err(error) = self.metadata.keep_alive(lease).await {
+                    nothing_known(verdicts.len(), &error, report);
+                    verdicts.clear();
+                    break;
+                }
+                kept = Instant::now();
             }
         }
+        report.ledgers_unknown += left;
         verdicts.sort_by_key(|verdict| verdict.ledger);
         verdicts
     }
 
-    async fn prove_one(&self, ledger: LedgerId) -> Found {
-        let (record, marked) = futures::join!(self.ledgers.get_quorum(ledger), self.repair.is_marked(ledger));
-        let (record, marked) = match (record, marked) {
-            (Ok(record), Ok(marked)) => (record, marked),
-            (Err(error), _) | (_, Err(error)) => {
-                tracing::debug!(%ledger, error = &error as &dyn std::error::Error, "no verdict");
-                return Found::Unknown;
-            }
-        };
-        match judge(record.as_ref().map(|record| &record.metadata), &self.me) {
+    async fn prove_one(&self, ledger: LedgerId) -> Result<Found, (LedgerId, metadata::Error)> {
+        let both = futures::try_join!(self.ledgers.get_quorum(ledger), self.repair.is_marked(ledger));
+        let (record, marked) = both.map_err(|error| (ledger, error))?;
+        Ok(match judge(record.as_ref().map(|record| &record.metadata), &self.me) {
             Some(Tombstone::Gone) if marked => Found::Marked,
             Some(tombstone) => Found::Verdict(Verdict { ledger, tombstone }),
             None => Found::Keep,
-        }
+        })
     }
+}
+
+/// So many ledgers are kept, since there is no lock of them.
+fn nothing_known(ledgers: usize, error: &metadata::Error, report: &mut CollectReport) {
+    report.ledgers_unknown += ledgers as u64;
+    report.cut_short |= error.kind() == metadata::ErrorKind::Unavailable;
+    tracing::debug!(error = error as &dyn std::error::Error, "no locks of ledgers");
 }

@@ -1,10 +1,11 @@
 //! Copies that no metadata names are dropped under the locks of auto-recovery only.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::support::*;
+use crate::MemoryDisk;
 use async_trait::async_trait;
 use ledger::BookieId;
 use metadata::{
@@ -21,6 +22,13 @@ struct Spy {
     loses_leases: AtomicBool,
     /// Proofs and leases are not to be had.
     is_away: AtomicBool,
+    /// Proofs are never answered.
+    hangs: AtomicBool,
+    /// Seconds that a proof takes.
+    slowness: AtomicU64,
+    leases: AtomicU64,
+    /// Where the segments of a bookie lie, and how many there were when the last lease was granted.
+    disk: Mutex<Option<(MemoryDisk, usize)>>,
 }
 
 impl Spy {
@@ -41,6 +49,13 @@ impl MetadataStore for Spy {
     }
 
     async fn get_quorum(&self, key: &Key) -> Result<Option<Versioned>, Error> {
+        if self.hangs.load(Ordering::SeqCst) {
+            std::future::pending::<()>().await;
+        }
+        let slowness = Duration::from_secs(self.slowness.load(Ordering::SeqCst));
+        if !slowness.is_zero() {
+            tokio::time::sleep(slowness).await;
+        }
         self.pass()?.get_quorum(key).await
     }
 
@@ -57,6 +72,10 @@ impl MetadataStore for Spy {
     }
 
     async fn grant_lease(&self, ttl: Duration) -> Result<LeaseId, Error> {
+        self.leases.fetch_add(1, Ordering::SeqCst);
+        if let Some((disk, segments)) = &mut *self.disk.lock().unwrap() {
+            *segments = segments_on(disk);
+        }
         self.pass()?.grant_lease(ttl).await
     }
 
@@ -70,6 +89,10 @@ impl MetadataStore for Spy {
     async fn revoke(&self, lease: LeaseId) -> Result<(), Error> {
         self.pass()?.revoke(lease).await
     }
+}
+
+fn segments_on(disk: &MemoryDisk) -> usize {
+    disk.files().into_iter().filter(|(path, _)| path.extension().is_some_and(|end| end == "seg")).count()
 }
 
 struct Scene {
@@ -186,5 +209,89 @@ async fn thousands_of_released_ledgers_cost_few_requests_each() {
     println!("{requests} requests of metadata for {LEDGERS} ledgers");
     assert!(requests < LEDGERS * 31 / 10, "{requests} requests for {LEDGERS} ledgers");
     assert!(scene.spy.list(&layout::repair_locks_root(), None, 10).await.unwrap().is_empty());
+    scene.running.stop().await;
+}
+
+#[tokio::test]
+async fn a_run_ends_with_the_first_answer_that_metadata_is_away() {
+    const LEDGERS: u64 = 200;
+    let scene = Scene::new().await;
+    let mut wire = scene.running.connect().await;
+    // Deleted ones, and one that lives elsewhere.
+    for l in 2..=LEDGERS {
+        assert_eq!(wire.add(l, 0, b"x").await, proto::Status::Ok);
+    }
+    wire.fill(&scene.running, 1, 1_000_000, 1).await;
+    scene.spy.is_away.store(true, Ordering::SeqCst);
+    let before = scene.spy.requests.load(Ordering::SeqCst);
+    let report = scene.running.bookie.collect_now().await.unwrap();
+    let requests = scene.spy.requests.load(Ordering::SeqCst) - before;
+    assert_eq!((report.cut_short, report.ledgers_unknown, report.segments_removed), (true, LEDGERS, 0));
+    assert!(requests < LEDGERS + 20, "{requests} requests");
+    scene.spy.is_away.store(false, Ordering::SeqCst);
+    let report = scene.running.bookie.collect_now().await.unwrap();
+    assert_eq!((report.cut_short, report.ledgers_deleted, report.ledgers_gone), (false, LEDGERS - 1, 1));
+    scene.running.stop().await;
+}
+
+#[tokio::test]
+async fn a_run_ends_when_the_bookie_stops() {
+    let scene = Scene::new().await;
+    scene.spy.hangs.store(true, Ordering::SeqCst);
+    scene.world.ledgers().delete(ledger(1), None).await.unwrap();
+    let run = scene.running.bookie.collect_now();
+    tokio::pin!(run);
+    assert!(futures::poll!(run.as_mut()).is_pending());
+    scene.running.tasks.ask_to_stop();
+    let report = tokio::time::timeout(PATIENCE, run).await.unwrap().unwrap();
+    assert_eq!((report.cut_short, report.ledgers_unknown, report.segments_removed), (true, 1, 0));
+}
+
+#[tokio::test]
+async fn space_of_deleted_ledgers_is_given_back_before_locks_are_taken() {
+    let scene = Scene::new().await;
+    let mut wire = scene.running.connect().await;
+    wire.fill(&scene.running, 2, 0, 3).await;
+    let segments = segments_on(&scene.world.disk);
+    *scene.spy.disk.lock().unwrap() = Some((scene.world.disk.clone(), 0));
+    let report = scene.running.bookie.collect_now().await.unwrap();
+    assert_eq!((report.ledgers_deleted, report.ledgers_gone), (1, 1));
+    let (_, then) = scene.spy.disk.lock().unwrap().take().unwrap();
+    assert!(then < segments, "{then} of {segments} were left when locks were asked for");
+    assert!(segments_on(&scene.world.disk) < then);
+    scene.running.stop().await;
+}
+
+#[tokio::test]
+async fn locks_of_another_cluster_are_not_taken() {
+    let mut scene = Scene::new().await;
+    let key = layout::instance_key();
+    let own = scene.spy.inner.get(&key).await.unwrap().unwrap().value;
+    let other = "00000000-0000-4000-8000-000000000000";
+    scene.spy.inner.put_if(&key, other.into(), metadata::Expect::Present).await.unwrap();
+    let leases = scene.spy.leases.load(Ordering::SeqCst);
+    let report = scene.running.bookie.collect_now().await.unwrap();
+    assert_eq!((report.ledgers_unknown, report.ledgers_gone), (1, 0));
+    assert_eq!(scene.spy.leases.load(Ordering::SeqCst), leases, "no lease is asked of a foreign cluster");
+    scene.keeps().await;
+    scene.spy.inner.put_if(&key, own, metadata::Expect::Present).await.unwrap();
+    scene.then_drops().await;
+}
+
+#[tokio::test]
+async fn locks_are_kept_for_as_long_as_proofs_take() {
+    const LEDGERS: u64 = 100;
+    let scene = Scene::new().await;
+    let mut wire = scene.running.connect().await;
+    for l in 2..=LEDGERS {
+        assert_eq!(wire.add(l, 0, b"x").await, proto::Status::Ok);
+        scene.world.create_ledger(l, "elsewhere:3181", true).await;
+    }
+    wire.fill(&scene.running, 1, 1_000_000, 1).await;
+    tokio::time::pause();
+    // Of all together more than the life of a lease.
+    scene.spy.slowness.store(2, Ordering::SeqCst);
+    let report = scene.running.bookie.collect_now().await.unwrap();
+    assert_eq!((report.ledgers_gone, report.ledgers_unknown), (LEDGERS, 0));
     scene.running.stop().await;
 }
