@@ -34,7 +34,9 @@ pub(crate) fn count(number: u64) -> String {
 
 /// A duration for people: `1.24 s`.
 pub(crate) fn duration(span: Duration) -> String {
-    if span.as_secs() >= 60 {
+    if span.as_secs() >= 3600 {
+        format!("{} h {} min", span.as_secs() / 3600, span.as_secs() / 60 % 60)
+    } else if span.as_secs() >= 60 {
         format!("{} min {:.0} s", span.as_secs() / 60, span.as_secs_f64() % 60.0)
     } else {
         format!("{:.2} s", span.as_secs_f64())
@@ -118,6 +120,7 @@ mod tests {
         assert_eq!(count(1_234_567), "1,234,567");
         assert_eq!(duration(Duration::from_millis(1240)), "1.24 s");
         assert_eq!(duration(Duration::from_secs(75)), "1 min 15 s");
+        assert_eq!(duration(Duration::from_secs(48 * 3600 - 1)), "47 h 59 min");
     }
 
     #[test]

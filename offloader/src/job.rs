@@ -63,6 +63,7 @@ impl Job<'_> {
                         uploaded,
                         released,
                         cold: ColdRecord::from_metadata(&record.metadata).ok().flatten(),
+                        partly_released_until_ms: record.metadata.partly_released_until(),
                         end,
                         elapsed: self.at.clock.now() - started,
                     });

@@ -18,6 +18,8 @@ pub struct OffloadReport {
     pub released: bool,
     /// Its object.
     pub cold: Option<ColdRecord>,
+    /// Between the two steps of its release: until when bookies stay, wall-clock milliseconds since 1970.
+    pub partly_released_until_ms: Option<u64>,
     /// Why the job ended there.
     pub end: Plan,
     /// How long it took.

@@ -67,7 +67,10 @@ impl TieringService {
                 };
                 match metadata.tier() {
                     Tier::Hot => counts.hot += 1,
-                    Tier::Settled => counts.settled += 1,
+                    Tier::Settled => {
+                        counts.settled += 1;
+                        counts.partly_released += u64::from(metadata.partly_released_until().is_some());
+                    }
                     Tier::Released => counts.released += 1,
                 }
                 if metadata.tier() != Tier::Released {
@@ -128,6 +131,7 @@ impl Tiering for TieringService {
             released: report.released,
             cold,
             elapsed_ms: millis(report.elapsed),
+            partly_released_until_ms: report.partly_released_until_ms,
         }))
     }
 

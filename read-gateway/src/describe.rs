@@ -56,6 +56,7 @@ pub(crate) fn describe(instance_id: &str, ledger: LedgerId, record: &LedgerRecor
             commit_counter: cold.commit_counter,
         }),
         created_ms: metadata.ctime_ms(),
+        partly_released_until_ms: metadata.partly_released_until(),
     }
 }
 

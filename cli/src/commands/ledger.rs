@@ -6,13 +6,14 @@ mod write;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use common::clock::Clock;
 use proto::v1::{
     CloseLedgerRequest, CreateLedgerRequest, DeleteLedgerRequest, DigestType, GetLedgerRequest, Ledger, LedgerState,
     ListLedgersRequest,
 };
 use serde_json::json;
 
-use super::offload::tier_word;
+use super::offload::{partly_released, tier_word};
 use crate::Fault;
 use crate::args::{CreateArgs, Digest, LedgerCommand, Output};
 use crate::output;
@@ -188,6 +189,9 @@ fn show(ledger: &Ledger) -> String {
     for segment in &ledger.segments {
         rows.push(vec![format!("members from {}", segment.first_entry_id), segment.bookies.join(", ")]);
     }
+    if let Some(until_ms) = ledger.partly_released_until_ms {
+        rows.push(vec!["release".to_owned(), partly_released(until_ms, Clock::system().wall_ms())]);
+    }
     let mut custom: Vec<_> = ledger.custom.iter().collect();
     custom.sort();
     for (key, value) in custom {
@@ -228,6 +232,7 @@ fn ledger_json(ledger: &Ledger) -> serde_json::Value {
             "first_entry_id": segment.first_entry_id, "bookies": segment.bookies,
         })).collect::<Vec<_>>(),
         "custom": custom,
+        "partly_released_until_ms": ledger.partly_released_until_ms,
         "cold": ledger.cold.as_ref().map(|cold| json!({
             "object_key": cold.object_key,
             "object_bytes": cold.object_bytes,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use common::clock::Clock;
 use proto::v1::{LedgerTier, OffloadLedgerRequest, OffloadResult, StatusRequest};
 use serde_json::json;
 
@@ -38,7 +39,7 @@ pub(super) async fn run(command: OffloadCommand) -> Result<(), Fault> {
             let counts = status.ledgers.unwrap_or_default();
             match remote.output {
                 Output::Json => output::json(&json!({
-                    "ledgers": { "open": counts.open, "hot": counts.hot, "settled": counts.settled, "released": counts.released },
+                    "ledgers": { "open": counts.open, "hot": counts.hot, "settled": counts.settled, "released": counts.released, "partly_released": counts.partly_released },
                     "hot_payload_bytes": status.hot_payload_bytes,
                     "cold_payload_bytes": status.cold_payload_bytes,
                     "objects": status.objects,
@@ -55,11 +56,7 @@ pub(super) async fn run(command: OffloadCommand) -> Result<(), Fault> {
                             output::count(counts.hot),
                             format!("closed, on bookies only; {} hot in all", output::bytes(status.hot_payload_bytes)),
                         ],
-                        vec![
-                            "settled".into(),
-                            output::count(counts.settled),
-                            "closed, on bookies and in the object store".into(),
-                        ],
+                        vec!["settled".into(), output::count(counts.settled), settled_text(counts.partly_released)],
                         vec!["released".into(), output::count(counts.released), "in the object store only".into()],
                     ];
                     println!("{}", output::table(&["tier", "ledgers", ""], &rows, &[1]));
@@ -78,6 +75,14 @@ pub(super) async fn run(command: OffloadCommand) -> Result<(), Fault> {
             }
             Ok(())
         }
+    }
+}
+
+fn settled_text(partly_released: u64) -> String {
+    let both = "closed, on bookies and in the object store";
+    match partly_released {
+        0 => both.to_owned(),
+        some => format!("{both}; {} of them partly released", output::count(some)),
     }
 }
 
@@ -107,6 +112,12 @@ fn print_results(results: &[OffloadResult], form: Output) {
                 "{}",
                 output::table(&["ledger", "tier", "object", "payload", "stored", "time", "key"], &rows, &[0, 3, 4, 5])
             );
+            let now_ms = Clock::system().wall_ms();
+            for result in results {
+                if let Some(until_ms) = result.partly_released_until_ms {
+                    println!("ledger {} is released {}", result.ledger_id, partly_released(until_ms, now_ms));
+                }
+            }
         }
     }
 }
@@ -117,12 +128,22 @@ fn result_json(result: &OffloadResult) -> serde_json::Value {
         "tier": tier_word(result.tier()),
         "uploaded": result.uploaded,
         "released": result.released,
+        "partly_released_until_ms": result.partly_released_until_ms,
         "elapsed_ms": result.elapsed_ms,
         "object_key": result.cold.as_ref().map(|cold| &cold.object_key),
         "object_bytes": result.cold.as_ref().map(|cold| cold.object_bytes),
         "payload_bytes": result.cold.as_ref().map(|cold| cold.payload_bytes),
         "entries": result.cold.as_ref().map(|cold| cold.entries),
     })
+}
+
+/// What the first step of a release in two has left, and when the second one is due.
+pub(super) fn partly_released(until_ms: u64, now_ms: u64) -> String {
+    let stays = "partly: one bookie of each write set stays for readers that opened the ledger before";
+    match until_ms.checked_sub(now_ms) {
+        Some(left) if left > 0 => format!("{stays}, for another {}", output::duration(Duration::from_millis(left))),
+        _ => format!("{stays}; the rest is due now"),
+    }
 }
 
 /// The word for a tier, the same in tables and JSON.
@@ -132,5 +153,21 @@ pub(super) fn tier_word(tier: LedgerTier) -> &'static str {
         LedgerTier::Hot => "hot",
         LedgerTier::Settled => "settled",
         LedgerTier::Released => "released",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_partial_release_says_how_long_bookies_stay() {
+        let hour_ms = 3_600_000;
+        let text = partly_released(48 * hour_ms, hour_ms);
+        assert!(text.ends_with("opened the ledger before, for another 47 h 0 min"), "{text}");
+        for now_ms in [hour_ms, 2 * hour_ms] {
+            let text = partly_released(hour_ms, now_ms);
+            assert!(text.ends_with("; the rest is due now"), "{text}");
+        }
     }
 }

@@ -32,7 +32,7 @@ pub(super) async fn run(remote: RemoteArgs) -> Result<(), Fault> {
                 "version": status.version,
                 "uptime_ms": status.uptime_ms,
                 "bookies": bookies,
-                "ledgers": { "open": counts.open, "hot": counts.hot, "settled": counts.settled, "released": counts.released },
+                "ledgers": { "open": counts.open, "hot": counts.hot, "settled": counts.settled, "released": counts.released, "partly_released": counts.partly_released },
                 "objects": status.objects,
                 "object_bytes": status.object_bytes,
                 "cold_store": status.cold_store,

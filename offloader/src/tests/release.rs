@@ -269,6 +269,7 @@ async fn beside_bookies_that_cannot_relay_one_of_a_write_set_stays_for_the_grace
     let partly = world.record(ledger).await;
     assert_eq!(hot_members(&partly), 1);
     assert!(partly.metadata.partly_released_until().is_some());
+    assert_eq!(report.partly_released_until_ms, partly.metadata.partly_released_until());
     world.assert_readable(ledger).await;
     // Neither an order nor another process shortens it.
     world.new_process();

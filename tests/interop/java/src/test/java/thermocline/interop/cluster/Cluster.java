@@ -114,10 +114,15 @@ public final class Cluster implements AutoCloseable {
         gateway.close();
     }
 
-    /** Thermocline's offloader of this cluster, which runs from the first call on. */
+    /** Thermocline's offloader of this cluster, which runs from the first call on and releases in one step. */
     public Offloader offloader() throws Exception {
+        return offloader("0s");
+    }
+
+    /** The same; beside bookies that cannot relay, a release takes two steps with {@code handleGrace} between them. */
+    public Offloader offloader(String handleGrace) throws Exception {
         if (offloader == null) {
-            offloader = new Offloader(dir.resolve("offloader"), uri(zoo), cold());
+            offloader = new Offloader(dir.resolve("offloader"), uri(zoo), cold(), handleGrace);
         }
         return offloader;
     }
