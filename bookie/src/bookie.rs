@@ -222,6 +222,12 @@ impl Bookie {
         Metrics::shown(&self.store).with_label("bookie", self.id.as_str())
     }
 
+    /// Ledgers whose drop was held back by a lock, and by a mark.
+    #[cfg(test)]
+    pub(crate) fn held_back(&self) -> (u64, u64) {
+        self.store.metrics.held_back()
+    }
+
     /// Its state, now and whenever it changes. Keeps nothing of the bookie alive.
     pub fn watch_state(&self) -> watch::Receiver<BookieState> {
         self.store.condition.watch()

@@ -163,6 +163,14 @@ impl Collector {
                 "metadata gave no answer about some ledgers; they are kept"
             );
         }
+        if report.ledgers_locked + report.ledgers_marked > 0 {
+            tracing::info!(
+                locked = report.ledgers_locked,
+                marked = report.ledgers_marked,
+                "ledgers that live elsewhere are kept: others hold their locks, or they are marked as lacking replicas; marks that stay \
+                 want a worker of auto-recovery"
+            );
+        }
         if report.segments_removed > 0 {
             let left = rows::count_ledgers(&*self.store.index).await?;
             self.store.indexed_ledgers.store(left, Ordering::Relaxed);

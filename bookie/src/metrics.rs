@@ -83,6 +83,11 @@ const UNANSWERED: Def = Def::new(
     "thermocline_bookie_collector_ledgers_kept_without_answer",
     "Ledgers that were kept because metadata gave no answer about them; counted again at each run.",
 );
+const HELD_BACK: Def = Def::new(
+    "thermocline_bookie_collector_ledgers_held_back",
+    "Ledgers that live elsewhere and were kept, because another process held their lock or because they are marked as lacking \
+     replicas; counted again at each run.",
+);
 const RECLAIMED: Def = Def::new("thermocline_bookie_collector_segments_removed", "Segments that were removed.");
 const FREED: Def = Def::new("thermocline_bookie_collector_freed_bytes", "Bytes given back by removed segments.");
 
@@ -145,6 +150,14 @@ labels! {
 }
 
 labels! {
+    /// Why a ledger that lives elsewhere was kept.
+    enum HeldBack("why") {
+        Locked = "locked",
+        Marked = "marked",
+    }
+}
+
+labels! {
     enum Dropped("why") {
         Deleted = "deleted",
         Elsewhere = "elsewhere",
@@ -203,6 +216,7 @@ pub(crate) struct Metrics {
     collections: By<Run, Counter>,
     dropped: By<Dropped, Counter>,
     unanswered: Counter,
+    held_back: By<HeldBack, Counter>,
     reclaimed: Counter,
     freed: Counter,
 }
@@ -233,6 +247,7 @@ impl Metrics {
             collections: By::default(),
             dropped: By::default(),
             unanswered: Counter::default(),
+            held_back: By::default(),
             reclaimed: Counter::default(),
             freed: Counter::default(),
         }
@@ -301,9 +316,16 @@ impl Metrics {
             self.dropped.of(Dropped::Deleted).add(report.ledgers_deleted);
             self.dropped.of(Dropped::Elsewhere).add(report.ledgers_gone);
             self.unanswered.add(report.ledgers_unknown);
+            self.held_back.of(HeldBack::Locked).add(report.ledgers_locked);
+            self.held_back.of(HeldBack::Marked).add(report.ledgers_marked);
             self.reclaimed.add(report.segments_removed);
             self.freed.add(report.bytes_freed);
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn held_back(&self) -> (u64, u64) {
+        (self.held_back.of(HeldBack::Locked).get(), self.held_back.of(HeldBack::Marked).get())
     }
 
     /// All metrics of a store. They keep nothing of it alive.
@@ -333,6 +355,7 @@ impl Metrics {
         set.counters(COLLECTIONS, &own.collections);
         set.counters(DROPPED, &own.dropped);
         set.counter(UNANSWERED, &own.unanswered);
+        set.counters(HELD_BACK, &own.held_back);
         set.counter(RECLAIMED, &own.reclaimed);
         set.counter(FREED, &own.freed);
 

@@ -5,9 +5,11 @@ use std::io;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 mod memory;
+mod peer;
 mod tcp;
 
 pub use memory::{MemoryListener, MemoryNetwork};
+pub use peer::peer_host;
 pub use tcp::{TcpConnector, TcpListener};
 
 /// A connection: bytes in order, both ways.

@@ -163,7 +163,7 @@ impl MokaBlocks {
         let (table, object) = (Arc::clone(&self.shared), Arc::clone(object));
         let (boarding, block) = self
             .flights
-            .join_or_begin((object.object(), group), move || async move { table.fetch(&object, group, permit).await });
+            .join_or_begin((object.object(), group), move |_| async move { table.fetch(&object, group, permit).await });
         self.shared.metrics.looked_up(match boarding {
             Boarding::Joined => Lookup::Joined,
             Boarding::Began => Lookup::Miss,

@@ -1,6 +1,7 @@
 //! Entries from the object store.
 
 pub(crate) mod bodies;
+pub(crate) mod share;
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -15,11 +15,12 @@
 //! # Bounds
 //! Connections are bounded: at the limit a newcomer takes the place of the one that has been idle longest. So are the requests of a
 //! connection and what its peer does not take. Replies are charged to the budget of the
-//! gateway's messages before they are copied, and those of one connection to a fair part of it, so that a peer that takes nothing
-//! leaves room for others. The first and the last entry of a ledger have memory of their own: auditors judge ledgers by them, and
+//! gateway's messages before they are copied, and those of one connection and of all connections of one host to a fair part of it
+//! each, so that a peer that takes nothing leaves room for others. The first and the last entry of a ledger have memory of their own: auditors judge ledgers by them, and
 //! must not find those of a busy gateway missing.
 
 mod connection;
+mod hosts;
 mod known;
 mod metrics;
 mod places;
@@ -34,26 +35,30 @@ use common::budget::ByteBudget;
 use common::metrics::Set;
 use common::net::Listener;
 use common::shutdown::TaskTree;
-use proto::FRAME_BYTES_MAX_DEFAULT;
 
+use self::hosts::{Host, Hosts};
 use self::known::KnownLedgers;
 use self::metrics::Metrics;
 use self::places::{Places, Taking};
 use crate::cold_tier::bodies::{EndsMemory, Memory};
+use crate::cold_tier::share::Share;
 use crate::config::GatewayConfig;
 use crate::ownership::Shards;
 use crate::reading::Tiers;
 
-/// The part of the memory for replies that one connection may hold, as one of so many.
-const FAIR_PARTS: u64 = 8;
-/// But never less than one reply of the largest size.
-const REPLY_BYTES_MAX: u64 = FRAME_BYTES_MAX_DEFAULT as u64;
+/// The part of the memory for replies that one connection may hold beside one reply, as one of so many.
+const CONNECTION_PARTS: u64 = 8;
+/// That of all connections of one host.
+const HOST_PARTS: u64 = 4;
+/// That of one host in the memory for replies of ends, which few need at one time.
+const END_PARTS: u64 = 8;
 
 /// What connections share.
 pub(crate) struct Front {
     tiers: Arc<Tiers>,
     known: KnownLedgers,
     ends: EndsMemory,
+    hosts: Hosts,
     shards: Shards,
     /// How long a request is tried.
     deadline: Duration,
@@ -69,12 +74,14 @@ impl Front {
         let ends = EndsMemory {
             indexes: ends.child("gateway end indexes", quarter),
             reads: ends.child("gateway end reads", ends.limit_bytes() - 2 * quarter),
-            replies: ends.child("gateway end replies", quarter),
+            replies: Share::whole(ends.child("gateway end replies", quarter)),
         };
+        let hosts = Hosts::new(tiers.send_budget.limit_bytes() / HOST_PARTS, quarter / END_PARTS);
         Self {
             known: KnownLedgers::new(Arc::clone(&tiers)),
             tiers,
             ends,
+            hosts,
             shards: Shards::default(),
             deadline: config.bookkeeper_deadline.duration(),
             places: Places::new(config.bookkeeper_connections_max),
@@ -83,11 +90,12 @@ impl Front {
         }
     }
 
-    /// The memory of one connection: what its peer does not take must leave room for what others do.
-    fn memory(&self) -> Memory {
-        let fair = |all: &ByteBudget, name| all.child(name, (all.limit_bytes() / FAIR_PARTS).max(REPLY_BYTES_MAX));
-        let replies = fair(&self.tiers.send_budget, "gateway messages of a connection");
-        let end_replies = fair(&self.ends.replies, "gateway end replies of a connection");
+    /// The memory of one connection of a host: what its peer does not take must leave room for what others do.
+    fn memory(&self, host: &Host) -> Memory {
+        let all = &self.tiers.send_budget;
+        let part = ByteBudget::new("gateway messages of a connection", all.limit_bytes() / CONNECTION_PARTS);
+        let replies = Share::new(all.clone(), [part, host.replies.clone()]);
+        let end_replies = self.ends.replies.within(&host.end_replies);
         Memory { replies, ends: EndsMemory { replies: end_replies, ..self.ends.clone() } }
     }
 

@@ -120,10 +120,10 @@ impl ObjectCache {
             return self.join(ledger, record, Some(permit)).await;
         }
         // Who is under way in the common memory may be waiting for it.
-        let (_, opened) = self.reserved.join_or_begin(record.object, || {
+        let (_, opened) = self.reserved.join_or_begin(record.object, |wanted| {
             let (shared, record, reserve) = (Arc::clone(&self.shared), record.clone(), reserve.clone());
             async move {
-                let permit = reserve.acquire(opening_bytes(&record)).await;
+                let permit = wanted.room(&reserve, opening_bytes(&record)).await?;
                 Box::pin(shared.read(ledger, &record, permit)).await
             }
         });
@@ -132,7 +132,7 @@ impl ObjectCache {
 
     /// Joins those who wait for an object, or opens it and keeps it.
     async fn join(&self, ledger: LedgerId, record: &ColdRecord, permit: Option<BytePermit>) -> Result<Arc<OpenObject>> {
-        let (_, opened) = self.flights.join_or_begin(record.object, || {
+        let (_, opened) = self.flights.join_or_begin(record.object, |_| {
             let (shared, record) = (Arc::clone(&self.shared), record.clone());
             async move { Box::pin(shared.open(ledger, &record, permit)).await }
         });

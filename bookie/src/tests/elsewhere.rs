@@ -136,6 +136,7 @@ async fn a_ledger_whose_replicas_are_being_changed_is_kept_until_that_is_over() 
     scene.repair.lock(&[ledger(1)], &BookieId::new("worker").unwrap(), lease).await.unwrap();
     let report = scene.running.bookie.collect_now().await.unwrap();
     assert_eq!((report.ledgers_locked, report.ledgers_gone, report.ledgers_unknown), (1, 0, 0));
+    assert_eq!(scene.running.bookie.held_back(), (1, 0), "it is counted");
     scene.keeps().await;
     assert_eq!(scene.repair.lock_holder(ledger(1)).await.unwrap().as_deref(), Some("worker"), "the lock is honoured");
     scene.spy.revoke(lease).await.unwrap();
@@ -148,6 +149,7 @@ async fn a_ledger_that_lacks_replicas_keeps() {
     scene.repair.add_mark(ledger(1), &["lost:3181"], 1).await.unwrap();
     let report = scene.running.bookie.collect_now().await.unwrap();
     assert_eq!((report.ledgers_marked, report.ledgers_gone), (1, 0));
+    assert_eq!(scene.running.bookie.held_back(), (0, 1), "it is counted");
     scene.keeps().await;
     assert_eq!(scene.repair.lock_holder(ledger(1)).await.unwrap(), None);
     let mark = scene.repair.mark(ledger(1)).await.unwrap().unwrap();

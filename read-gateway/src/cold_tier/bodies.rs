@@ -9,10 +9,11 @@ use ledger::{ColdRecord, Digester, EntryId, LedgerId, LedgerMetadata, MasterKey}
 use metadata::LedgerRecord;
 use uuid::Uuid;
 
+use super::share::{Share, SharePermit};
 use super::{ColdTier, cold_record};
 use crate::blocks::BlockTable;
 use crate::error::{Error, ErrorKind, Result};
-use crate::flights::Flights;
+use crate::flights::{Flights, Wanted};
 use crate::objects::OpenObject;
 
 /// What has to be known of a closed ledger to serve its bodies.
@@ -90,7 +91,7 @@ impl Ask {
 /// Memory for replies.
 pub(crate) struct Memory {
     /// Of replies to one peer.
-    pub(crate) replies: ByteBudget,
+    pub(crate) replies: Share,
     /// For the ends of ledgers when others use up everything else.
     pub(crate) ends: EndsMemory,
 }
@@ -104,7 +105,7 @@ pub(crate) struct EndsMemory {
     /// For their pages.
     pub(crate) reads: ByteBudget,
     /// For replies that their peers have not taken yet.
-    pub(crate) replies: ByteBudget,
+    pub(crate) replies: Share,
 }
 
 /// The body of an end that was read for all who ask for it at the same time.
@@ -113,15 +114,18 @@ pub(super) struct EndBody {
     _permit: BytePermit,
 }
 
+/// An end that is read. What an entry must be is said by its ledger, so one object under two ledgers' names is read for each.
+type EndKey = (Uuid, LedgerId, EntryId);
+
 /// The reads of ends that are under way.
-pub(super) type EndReads = Flights<(Uuid, EntryId), Arc<EndBody>>;
+pub(super) type EndReads = Flights<EndKey, Arc<EndBody>>;
 
 /// Bodies of consecutive entries, and the memory they are charged to.
 #[derive(Debug)]
 pub(crate) struct Bodies {
     /// At least one.
     pub(crate) bodies: Vec<Bytes>,
-    pub(crate) permit: BytePermit,
+    pub(crate) permit: SharePermit,
 }
 
 /// What was found in memory that the replies' budget may not have room for yet.
@@ -154,7 +158,7 @@ impl ColdTier {
         ledger: &ColdLedger,
         ask: Ask,
         memory: &Memory,
-        room: Option<BytePermit>,
+        room: Option<SharePermit>,
     ) -> Result<Tried> {
         let Some(record) = &ledger.record else { return Err(no_object(ledger)) };
         let object = self.objects.open(ledger.id, record).await?;
@@ -180,15 +184,23 @@ impl ColdTier {
         let Some(record) = &ledger.record else { return Err(no_object(ledger)) };
         let object = self.objects.open_with_reserve(ledger.id, record, &memory.ends.indexes).await?;
         let check = BodyCheck { ledger, key: object.reader().key() };
-        if let Some(row) = self.blocks.cached_row(&object, entry).await?
-            && let Some(permit) = memory.replies.try_acquire(check.body_bytes(&row))
-        {
-            return Ok(Bodies { bodies: vec![check.body(&row, entry)?], permit });
+        let mut room = None;
+        while let Some(row) = self.blocks.cached_row(&object, entry).await? {
+            let bytes = check.body_bytes(&row);
+            let reply = memory.replies.try_acquire(bytes).or_else(|| memory.ends.replies.take(room.take(), bytes));
+            if let Some(permit) = reply {
+                return Ok(Bodies { bodies: vec![check.body(&row, entry)?], permit });
+            }
+            // The row is in memory, and so is not read again; but its block is not held while anything is waited for.
+            drop(row);
+            room = Some(memory.ends.replies.acquire(bytes).await);
         }
-        let (_, read) = self.ends.join_or_begin((object.object(), entry), || {
+        // Gone meanwhile. Its room comes last, so that nobody waits for himself.
+        drop(room);
+        let (_, read) = self.ends.join_or_begin((object.object(), ledger.id, entry), |wanted| {
             let (blocks, reads) = (Arc::clone(&self.blocks), memory.ends.reads.clone());
             let (ledger, object) = (Arc::clone(ledger), Arc::clone(&object));
-            async move { Box::pin(read_end(&*blocks, &ledger, &object, entry, &reads)).await.map(Arc::new) }
+            async move { Box::pin(read_end(&*blocks, &ledger, &object, entry, &reads, &wanted)).await.map(Arc::new) }
         });
         drop(object);
         let read = read.await?;
@@ -209,6 +221,7 @@ async fn read_end(
     object: &Arc<OpenObject>,
     entry: EntryId,
     reads: &ByteBudget,
+    wanted: &Wanted<EndKey, Arc<EndBody>>,
 ) -> Result<EndBody> {
     let reader = object.reader();
     let check = BodyCheck { ledger, key: reader.key() };
@@ -216,7 +229,7 @@ async fn read_end(
     while let Some(bytes) = expected.filter(|bytes| *bytes <= reads.limit_bytes()) {
         let mut permit = match blocks.try_room(bytes) {
             Some(permit) => permit,
-            None => reads.acquire(bytes).await,
+            None => wanted.room(reads, bytes).await?,
         };
         match reader.read_entry_within(entry, bytes).await? {
             EntryRead::Row(row) => {
@@ -228,9 +241,17 @@ async fn read_end(
         }
     }
     // What only its whole row group gives, or is larger than any entry of a client, is read as others are.
-    let row = blocks.row(object, entry).await?.ok_or_else(|| check.missing(entry))?;
-    let permit = reads.acquire(check.body_bytes(&row)).await;
-    Ok(EndBody { body: check.body(&row, entry)?, _permit: permit })
+    let mut room: Option<BytePermit> = None;
+    loop {
+        let row = blocks.row(object, entry).await?.ok_or_else(|| check.missing(entry))?;
+        let bytes = check.body_bytes(&row);
+        match room.take().or_else(|| reads.try_acquire(bytes)) {
+            Some(permit) => return Ok(EndBody { body: check.body(&row, entry)?, _permit: permit }),
+            // The row may hold a block, which must not be held while anything is waited for: it is looked up again.
+            None => drop(row),
+        }
+        room = Some(wanted.room(reads, bytes).await?);
+    }
 }
 
 fn no_object(ledger: &ColdLedger) -> Error {
@@ -278,7 +299,7 @@ impl BodyCheck<'_> {
         rows: impl Iterator<Item = Result<Row>>,
         ask: Ask,
         memory: &Memory,
-        room: Option<BytePermit>,
+        room: Option<SharePermit>,
     ) -> Result<Tried> {
         let (mut taken, mut bytes) = (Vec::new(), 0_u64);
         let mut expected = ask.first;
@@ -300,16 +321,7 @@ impl BodyCheck<'_> {
         if taken.is_empty() {
             return Err(self.missing(ask.first));
         }
-        let permit = match room.filter(|room| room.bytes() >= bytes.min(memory.replies.limit_bytes())) {
-            Some(mut room) => {
-                room.shrink_to(bytes);
-                room
-            }
-            None => match memory.replies.try_acquire(bytes) {
-                Some(permit) => permit,
-                None => return Ok(Tried::NeedsRoom(bytes)),
-            },
-        };
+        let Some(permit) = memory.replies.take(room, bytes) else { return Ok(Tried::NeedsRoom(bytes)) };
         let mut bodies = Vec::with_capacity(taken.len());
         for (row, entry) in &taken {
             match self.body(row, *entry) {

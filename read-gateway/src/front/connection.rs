@@ -16,7 +16,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf as _, BytesMut};
-use common::budget::BytePermit;
 use common::net::BoxStream;
 use futures::StreamExt as _;
 use futures::future::{BoxFuture, FutureExt as _};
@@ -30,11 +29,13 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::Front;
+use super::hosts::Host;
 use super::metrics::Asked;
 use super::places::Place;
 use super::serve::Answer;
 use super::strides::Strides;
 use crate::cold_tier::bodies::{Access, Memory};
+use crate::cold_tier::share::SharePermit;
 
 /// Open requests of one connection that stop the reading of more.
 const REQUESTS_MAX: usize = 128;
@@ -54,7 +55,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Serves one connection until its peer leaves, breaks the protocol or takes no answers, its place is another's, or the gateway stops.
 pub(super) async fn serve(front: Arc<Front>, stream: BoxStream, peer: String, place: Place) {
     let _open = front.metrics.connection();
-    match Connection::new(front).run(stream, &place).await {
+    match Connection::new(front, &peer).run(stream, &place).await {
         Ok(End::Left) => tracing::debug!(peer, "connection closed"),
         Ok(End::Broke(cause)) => tracing::warn!(peer, cause, "connection closed: the peer broke the protocol"),
         Err(error) => tracing::debug!(peer, %error, "connection lost"),
@@ -94,12 +95,14 @@ struct Served {
 /// The permit of a frame that is longer than requests are.
 enum LongFrame {
     None,
-    Waits(BoxFuture<'static, BytePermit>),
-    Paid(#[expect(dead_code, reason = "held for its bytes")] BytePermit),
+    Waits(BoxFuture<'static, SharePermit>),
+    Paid(#[expect(dead_code, reason = "held for its bytes")] SharePermit),
 }
 
 struct Connection {
     front: Arc<Front>,
+    /// Known for as long as it has connections.
+    _host: Arc<Host>,
     memory: Arc<Memory>,
     protocol: Protocol,
     decoder: FrameDecoder,
@@ -118,7 +121,7 @@ struct Connection {
     put: u64,
     sent: u64,
     /// What covers the answers in `output`, and what must have been sent before it is given back.
-    permits: VecDeque<(u64, BytePermit)>,
+    permits: VecDeque<(u64, SharePermit)>,
     /// Since when the peer takes nothing of `output`.
     stuck: Option<Instant>,
     /// Whether what was sent last may still wait below, in a TLS session.
@@ -127,9 +130,11 @@ struct Connection {
 }
 
 impl Connection {
-    fn new(front: Arc<Front>) -> Self {
+    fn new(front: Arc<Front>, peer: &str) -> Self {
+        let host = front.hosts.of(peer);
         Self {
-            memory: Arc::new(front.memory()),
+            memory: Arc::new(front.memory(&host)),
+            _host: host,
             front,
             protocol: Protocol::default(),
             decoder: FrameDecoder::new(FRAME_BYTES_MAX_DEFAULT),
@@ -174,7 +179,14 @@ impl Connection {
             tokio::select! {
                 biased;
                 () = stopping.cancelled(), if self.end.is_none() => self.end = Some(End::Left),
-                () = place.evicted().cancelled(), if self.end.is_none() => self.end = Some(End::Left),
+                () = place.evicted().cancelled(), if self.end.is_none() => {
+                    // What it asked before it was told to go is served.
+                    let read = if may_read { reader.read_buf(&mut self.input).now_or_never() } else { None };
+                    if read.transpose()?.is_some_and(|bytes| bytes > 0) {
+                        self.decode();
+                    }
+                    self.end.get_or_insert(End::Left);
+                }
                 written = send(&mut writer, &self.output), if self.unflushed || !self.output.is_empty() => {
                     self.written(written?)?;
                 }
@@ -344,7 +356,7 @@ async fn send(writer: &mut WriteHalf<BoxStream>, output: &[u8]) -> std::io::Resu
 }
 
 /// Resolves when a long frame is paid for. Cancel-safe: the request keeps its place.
-async fn paid(long: &mut LongFrame) -> BytePermit {
+async fn paid(long: &mut LongFrame) -> SharePermit {
     match long {
         LongFrame::Waits(permit) => permit.await,
         LongFrame::None | LongFrame::Paid(_) => std::future::pending().await,

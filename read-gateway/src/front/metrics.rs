@@ -104,7 +104,7 @@ impl From<&Reply> for Told {
 pub(super) struct Metrics {
     connections: Gauge,
     refused: Counter,
-    evicted: Counter,
+    pub(super) evicted: Counter,
     requests: By<(Asked, Told), Counter>,
     seconds: Histogram,
     bytes: Counter,

@@ -1,7 +1,8 @@
 //! Places for connections: so many may be open, and a newcomer takes the place of the one that has been idle longest.
 //!
 //! Peers that are gone without a word and clients that ask for nothing would else fill the places for ever. Whoever is
-//! disconnected while idle has lost at most a request that was on its way: clients connect again when they have something to ask.
+//! disconnected while idle is still answered what had arrived by then, and has lost at most a request that was on its way: clients
+//! connect again when they have something to ask.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use common::budget::BytePermit;
 use ledger::{EntryId, LedgerId, MasterKey, shard_of};
 use proto::{
     AvailabilityWriter, BATCH_ENTRY_HEAD_BYTES, BATCH_HEAD_BYTES, FRAME_BYTES_MAX_DEFAULT, PollTarget, ReadTarget,
@@ -14,6 +13,7 @@ use tokio::time::Instant;
 
 use super::Front;
 use crate::cold_tier::bodies::{Access, Ask, ColdLedger, Memory};
+use crate::cold_tier::share::SharePermit;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The first pause before a request is tried again, and the longest: each is twice the one before.
@@ -26,7 +26,7 @@ const BATCH_BYTES_MAX: u64 = FRAME_BYTES_MAX_DEFAULT as u64;
 /// A reply, and the memory it is charged to.
 pub(super) struct Answer {
     pub(super) reply: Reply,
-    pub(super) permit: Option<BytePermit>,
+    pub(super) permit: Option<SharePermit>,
 }
 
 impl Answer {
@@ -256,7 +256,7 @@ impl Front {
         Ok(Answer { reply: Reply::Batch { entries: found.bodies }, permit: Some(found.permit) })
     }
 
-    async fn last_body(&self, ledger: &Arc<ColdLedger>, memory: &Memory) -> Result<(Bytes, BytePermit)> {
+    async fn last_body(&self, ledger: &Arc<ColdLedger>, memory: &Memory) -> Result<(Bytes, SharePermit)> {
         let last = ledger.last.ok_or_else(|| past_the_end(ledger))?;
         self.body(ledger, last, Access::End, memory).await
     }
@@ -267,7 +267,7 @@ impl Front {
         entry: EntryId,
         access: Access,
         memory: &Memory,
-    ) -> Result<(Bytes, BytePermit)> {
+    ) -> Result<(Bytes, SharePermit)> {
         if ledger.last.is_none_or(|last| entry > last) {
             return Err(past_the_end(ledger));
         }

@@ -1,7 +1,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{Bytes, BytesMut};
-use common::net::{BoxStream, Connector as _, MemoryNetwork};
+use common::net::{BoxStream, Connector as _, MemoryListener, MemoryNetwork};
 use config::{ByteSize, Span};
 use ledger::{BookieId, EntryId, LedgerId, MasterKey};
 use proto::client::{
@@ -15,6 +15,8 @@ use proto::{
 };
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::Instant;
+
+mod sharing;
 
 use super::*;
 use crate::testing::{Made, On, Sizes, World, id, noise};
@@ -37,11 +39,16 @@ impl Served {
     }
 
     fn with(world: World, config: GatewayConfig) -> Self {
+        Self::behind(world, config, |listener| Box::new(listener))
+    }
+
+    /// A front whose listener has another one before it.
+    fn behind(world: World, config: GatewayConfig, before: impl FnOnce(MemoryListener) -> Box<dyn Listener>) -> Self {
         let ends = ByteBudget::new("ends", config.ends_bytes.bytes());
         let front = Arc::new(Front::new(Arc::clone(&world.tiers), &ends, &config, world.tasks.clone()));
         let network = MemoryNetwork::new();
-        let listener = network.listen(ADDRESS);
-        world.tasks.spawn_critical("front", accept(Arc::clone(&front), Box::new(listener)));
+        let listener = before(network.listen(ADDRESS));
+        world.tasks.spawn_critical("front", accept(Arc::clone(&front), listener));
         Self { world, network, front }
     }
 
@@ -418,7 +425,7 @@ async fn a_peer_that_takes_nothing_leaves_memory_and_turns_to_others() {
     // What it asks for last is under way when it is stuck.
     encode_read_v2(other.ledger, ReadTarget::Entry(id(1)), None, false, &mut frames);
     greedy.send(&frames).await;
-    let fair = (served.world.tiers.send_budget.limit_bytes() / FAIR_PARTS).max(REPLY_BYTES_MAX);
+    let fair = (served.world.tiers.send_budget.limit_bytes() / CONNECTION_PARTS).max(FRAME_BYTES_MAX_DEFAULT as u64);
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(20) {
         tokio::time::sleep(Duration::from_millis(500)).await;
