@@ -216,7 +216,9 @@ impl EtcdStore {
         });
         match asked.await {
             Ok(Ok(())) => return Ok(()),
-            Ok(Err(failure)) if failure.verdict != Verdict::Denied => return Err(failure.error),
+            Ok(Err(failure)) if !matches!(failure.verdict, Verdict::Denied | Verdict::TokenRefused) => {
+                return Err(failure.error);
+            }
             Ok(Err(failure)) => {
                 let message = "open metadata: etcd refuses this user; check THERMOCLINE_ETCD_USER and _PASSWORD, and that \
                                the user may read and write below the root";

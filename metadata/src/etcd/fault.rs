@@ -22,6 +22,8 @@ pub(super) enum Verdict {
     Refused(ErrorKind),
     /// Refused before anything was done, because of who asks.
     Denied,
+    /// As [`Verdict::Denied`], because of the token that was shown: another one may be good.
+    TokenRefused,
     /// An answer came and was too long to take in. Whatever was asked was done.
     TooLong,
     /// Nobody knows.
@@ -41,7 +43,9 @@ impl Failure {
         let verdict = judge(error);
         let kind = match verdict {
             Verdict::Refused(kind) => kind,
-            Verdict::NotSent | Verdict::Denied | Verdict::TooLong | Verdict::Unclear => ErrorKind::Unavailable,
+            Verdict::NotSent | Verdict::Denied | Verdict::TokenRefused | Verdict::TooLong | Verdict::Unclear => {
+                ErrorKind::Unavailable
+            }
         };
         Self { verdict, error: Error::new(kind, format!("{what}: etcd at {endpoint}: {}", reason(error))) }
     }
@@ -57,14 +61,16 @@ impl Failure {
         match self.verdict {
             Verdict::NotSent | Verdict::Unclear => true,
             Verdict::Refused(kind) => kind == ErrorKind::Unavailable,
-            Verdict::Denied | Verdict::TooLong => false,
+            Verdict::Denied | Verdict::TokenRefused | Verdict::TooLong => false,
         }
     }
 
     /// As the outcome of a commit.
     pub(super) fn of_commit(self) -> CommitError {
         match self.verdict {
-            Verdict::NotSent | Verdict::Refused(_) | Verdict::Denied => CommitError::NotDone(self.error),
+            Verdict::NotSent | Verdict::Refused(_) | Verdict::Denied | Verdict::TokenRefused => {
+                CommitError::NotDone(self.error)
+            }
             Verdict::TooLong | Verdict::Unclear => CommitError::Unknown(self.error),
         }
     }
@@ -74,22 +80,23 @@ pub(super) fn judge(error: &etcd_client::Error) -> Verdict {
     match error {
         etcd_client::Error::GRpcStatus(status) => judge_status(status),
         // The server's reason for ending a watch it was asked for, as text only.
-        etcd_client::Error::WatchError(reason) if DENIALS.iter().any(|denial| reason.contains(denial)) => {
-            Verdict::Denied
+        etcd_client::Error::WatchError(reason) => {
+            DENIALS.iter().find(|(denial, _)| reason.contains(denial)).map_or(Verdict::Unclear, |(_, verdict)| *verdict)
         }
         etcd_client::Error::InvalidArgs(_) | etcd_client::Error::InvalidUri(_) => Verdict::Refused(ErrorKind::Invalid),
         _ => Verdict::Unclear,
     }
 }
 
-/// Answers about who asks. etcd looks at that before anything else, and once more before it applies a proposal.
-const DENIALS: [&str; 6] = [
-    "user name is empty",
-    "authentication failed, invalid user ID or password",
-    "authentication is not enabled",
-    "revision of auth store is old",
-    "permission denied",
-    "invalid auth token",
+/// Answers about who asks. etcd looks at that before anything else, and once more before it applies a proposal. A new login helps
+/// where the token is at fault: a member that was restarted knows none, and a change of users or rights makes all of them old.
+const DENIALS: [(&str, Verdict); 6] = [
+    ("user name is empty", Verdict::TokenRefused),
+    ("authentication failed, invalid user ID or password", Verdict::Denied),
+    ("authentication is not enabled", Verdict::Denied),
+    ("revision of auth store is old", Verdict::TokenRefused),
+    ("permission denied", Verdict::Denied),
+    ("invalid auth token", Verdict::TokenRefused),
 ];
 
 /// The exact texts are part of etcd's interface (`api/v3rpc/rpctypes`); its own clients compare them too.
@@ -115,8 +122,8 @@ fn judge_status(status: &Status) -> Verdict {
         }
         (
             Code::InvalidArgument | Code::FailedPrecondition | Code::PermissionDenied | Code::Unauthenticated,
-            Some(denial),
-        ) if DENIALS.contains(&denial) => Verdict::Denied,
+            Some(said),
+        ) => DENIALS.iter().find(|(denial, _)| *denial == said).map_or(Verdict::Unclear, |(_, verdict)| *verdict),
         (Code::OutOfRange, None) if status.message().contains("message length too large") => Verdict::TooLong,
         _ => Verdict::Unclear,
     }

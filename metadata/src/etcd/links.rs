@@ -131,7 +131,7 @@ impl Links {
             tries += 1;
             // Whose token a member does not know is asked for the password again, whatever failed before: after a restart the first
             // failure may be that of the old connection.
-            let renewed = failure.verdict == Verdict::Denied && renewals_left > 0;
+            let renewed = failure.verdict == Verdict::TokenRefused && renewals_left > 0;
             renewals_left -= usize::from(renewed);
             if !renewed && !may_repeat(&failure) {
                 return Err(failure);
@@ -169,8 +169,8 @@ impl Links {
             Ok(Ok(answer)) => return Ok(answer),
             Ok(Err(error)) => {
                 let failure = Failure::answered(what, &turn.link.endpoint, &error);
-                let denied = failure.verdict == Verdict::Denied;
-                (failure, denied)
+                let has_old_token = failure.verdict == Verdict::TokenRefused;
+                (failure, has_old_token)
             }
             Err(_) => (Failure::silent(what, &turn.link.endpoint, began.elapsed()), true),
         };

@@ -121,8 +121,10 @@ fn only_answers_from_before_anything_was_done_are_sure() {
         (Unavailable, "etcdserver: no leader", Verdict::Refused(ErrorKind::Unavailable)),
         (ResourceExhausted, "etcdserver: too many requests", Verdict::Refused(ErrorKind::Unavailable)),
         (PermissionDenied, "etcdserver: permission denied", Verdict::Denied),
-        (Unauthenticated, "etcdserver: invalid auth token", Verdict::Denied),
-        (InvalidArgument, "etcdserver: user name is empty", Verdict::Denied),
+        (Unauthenticated, "etcdserver: invalid auth token", Verdict::TokenRefused),
+        (InvalidArgument, "etcdserver: user name is empty", Verdict::TokenRefused),
+        (InvalidArgument, "etcdserver: revision of auth store is old", Verdict::TokenRefused),
+        (InvalidArgument, "etcdserver: authentication failed, invalid user ID or password", Verdict::Denied),
         (FailedPrecondition, "etcdserver: authentication is not enabled", Verdict::Denied),
         (OutOfRange, "Error, decoded message length too large: found 9 bytes, the limit is: 8 bytes", Verdict::TooLong),
         // These look sure and are not.
@@ -148,7 +150,7 @@ fn only_answers_from_before_anything_was_done_are_sure() {
     }
     assert_eq!(judge(&etcd_client::Error::WatchError("x".into())), Verdict::Unclear);
     let token = "rpc error: code = Unauthenticated desc = etcdserver: invalid auth token";
-    assert_eq!(judge(&etcd_client::Error::WatchError(token.into())), Verdict::Denied);
+    assert_eq!(judge(&etcd_client::Error::WatchError(token.into())), Verdict::TokenRefused);
     let silent = Failure::silent("commit metadata", "a:1", Duration::from_secs(5));
     assert!(silent.is_passing());
     assert_eq!(silent.error.to_string(), "commit metadata: etcd at a:1 did not answer within 5000 ms");
