@@ -46,6 +46,8 @@ pub(crate) enum Denied {
     Left(Option<io::Error>),
     /// It took too long.
     Late,
+    /// Too many of its host are being greeted.
+    Crowd,
     /// TLS could not be set up.
     Handshake(io::Error),
     /// It showed a token of nobody.
@@ -59,6 +61,7 @@ impl Denied {
         match self {
             Self::Left(_) => Ended::Left,
             Self::Late => Ended::Late,
+            Self::Crowd => Ended::Crowd,
             Self::Handshake(_) => Ended::Handshake,
             Self::Token => Ended::Token,
             Self::Broke(_) => Ended::Broke,
@@ -82,6 +85,7 @@ impl fmt::Display for Denied {
         match self {
             Self::Left(None) => f.write_str("the peer closed the connection"),
             Self::Left(Some(error)) => write!(f, "the connection was lost: {error}"),
+            Self::Crowd => f.write_str("too many connections of its host have not been let in yet"),
             Self::Late => write!(f, "it was not let in within {GREETING_DEADLINE:?}"),
             Self::Handshake(error) => write!(f, "TLS was not set up: {error}"),
             Self::Token => f.write_str("it showed a token that is not known here"),

@@ -8,7 +8,8 @@
 //!
 //! # Bounds
 //! A connection has [`GREETING_DEADLINE`] and a few frames to be let in, and costs some 20 KiB meanwhile; what is not needed of a long
-//! frame is thrown away as it comes. Greetings are bounded in number; over it, connections wait in the system's queue.
+//! frame is thrown away as it comes. Greetings are bounded in number; over it, connections wait in the system's queue. One host has a
+//! part of them; more of its connections are closed at once. Warnings about strangers are bounded too: the rest is counted.
 //!
 //! # Files
 //! Certificates, keys and tokens are read at the start, where an error ends it, and again once a while before a connection is greeted.
@@ -19,6 +20,7 @@
 
 mod config;
 mod connector;
+mod crowd;
 mod error;
 mod files;
 mod greet;

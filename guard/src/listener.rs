@@ -10,15 +10,18 @@ use proto::{Demands, TlsDemand};
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::config::{GuardConfig, GuardTls, is_unset};
+use crate::crowd::{Crowds, Warnings};
 use crate::error::Error;
 use crate::files::{Named, Reloaded};
-use crate::greet::{Material, greet};
+use crate::greet::{Denied, Material, greet};
 use crate::metrics::Metrics;
 use crate::tls;
 use crate::tokens::Tokens;
 
 /// Connections that are greeted at one time.
 const GREETINGS_MAX: usize = 1024;
+/// Those of one host: a client of cold ids may open a connection to each of them, 64 for each member of an ensemble.
+pub(crate) const GREETINGS_OF_HOST_MAX: usize = 256;
 /// Connections that are let in and wait for the server to take them.
 const ADMITTED_MAX: usize = 16;
 
@@ -27,6 +30,7 @@ pub struct Guard {
     demands: Demands,
     material: Reloaded<Material>,
     metrics: Metrics,
+    warnings: Warnings,
 }
 
 impl Guard {
@@ -63,7 +67,7 @@ impl Guard {
             }),
         )
         .await?;
-        Ok(Some(Arc::new(Self { demands: config.demands(), material, metrics })))
+        Ok(Some(Arc::new(Self { demands: config.demands(), material, metrics, warnings: Warnings::new() })))
     }
 
     /// Whether a token may come over a connection that everybody on the way can read.
@@ -102,14 +106,20 @@ impl Guard {
                 Some((admitted.stream, peer))
             }
             Err(denied) => {
-                self.metrics.ended(denied.counted());
-                if denied.is_notable() {
-                    tracing::warn!(peer, cause = %denied, "connection was not let in");
-                } else {
-                    tracing::debug!(peer, cause = %denied, "connection was not let in");
-                }
+                self.denied(&peer, &denied);
                 None
             }
+        }
+    }
+
+    fn denied(&self, peer: &str, denied: &Denied) {
+        self.metrics.ended(denied.counted());
+        match denied.is_notable().then(|| self.warnings.next()).flatten() {
+            Some(0) => tracing::warn!(peer, cause = %denied, "connection was not let in"),
+            Some(not_told) => {
+                tracing::warn!(peer, cause = %denied, not_told, "connection was not let in; nor were others")
+            }
+            None => tracing::debug!(peer, cause = %denied, "connection was not let in"),
         }
     }
 }
@@ -118,7 +128,7 @@ type Admit = mpsc::Sender<io::Result<(BoxStream, String)>>;
 
 /// Takes connections in and has each greeted beside the others, until nobody wants them any more or no more will come.
 async fn accept(guard: Arc<Guard>, mut listener: Box<dyn Listener>, admit: Admit, tasks: TaskTree) {
-    let places = Arc::new(Semaphore::new(GREETINGS_MAX));
+    let (places, crowds) = (Arc::new(Semaphore::new(GREETINGS_MAX)), Crowds::new(GREETINGS_OF_HOST_MAX));
     loop {
         let accepted = async {
             // Over the bound connections wait in the system's queue, where they cost nothing here.
@@ -139,6 +149,10 @@ async fn accept(guard: Arc<Guard>, mut listener: Box<dyn Listener>, admit: Admit
                 return;
             }
         };
+        let Some(counted) = crowds.enter(&peer) else {
+            guard.denied(&peer, &Denied::Crowd);
+            continue;
+        };
         let (guard, admit, stopping) = (Arc::clone(&guard), admit.clone(), tasks.clone());
         tasks.spawn("greeting", async move {
             tokio::select! {
@@ -151,7 +165,7 @@ async fn accept(guard: Arc<Guard>, mut listener: Box<dyn Listener>, admit: Admit
                     }
                 }
             }
-            drop(place);
+            drop((place, counted));
         });
     }
 }

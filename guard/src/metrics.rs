@@ -25,6 +25,7 @@ labels! {
         Secured = "tls",
         Left = "left",
         Late = "late",
+        Crowd = "crowd",
         Handshake = "handshake-failed",
         Token = "token-refused",
         Broke = "broke-protocol",

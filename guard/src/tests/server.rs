@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use common::net::Offer;
+use common::net::{BoxStream, Listener, Offer};
 use ledger_free::{add_v2, batch_v2, read_v2, read_v3};
 use proptest::prelude::*;
 use proto::client::{
@@ -18,6 +18,7 @@ use tokio_rustls::TlsConnector;
 use super::support::{ADDRESS, HOST, Raw, TOKEN, World};
 use crate::files::{Content, Named};
 use crate::greet::{GREETING_DEADLINE, Material, greet};
+use crate::listener::GREETINGS_OF_HOST_MAX;
 use crate::metrics::{Ended, Metrics};
 use crate::tokens::Tokens;
 use crate::{ConnectConfig, Guard, GuardTls, TOKEN_PLUGIN, tls};
@@ -387,4 +388,41 @@ proptest! {
         // A changed transaction number is still the token's holder; everything else is nobody.
         prop_assert!(!came_in || (truth == 0 && !required && auth(TOKEN_PLUGIN, TOKEN).ends_with(&bytes[20..])));
     }
+}
+
+/// All connections are of one host.
+struct OneHost(common::net::MemoryListener, usize);
+
+#[async_trait::async_trait]
+impl Listener for OneHost {
+    async fn accept(&mut self) -> std::io::Result<(BoxStream, String)> {
+        let (stream, _) = self.0.accept().await?;
+        self.1 += 1;
+        // The last one is of another.
+        let host = if self.1 <= GREETINGS_OF_HOST_MAX + 1 { 1 } else { 2 };
+        Ok((stream, format!("10.0.0.{host}:{}", self.1)))
+    }
+
+    fn address(&self) -> String {
+        self.0.address()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_host_that_says_nothing_leaves_places_to_others() {
+    let world = World::new();
+    let guard = Guard::open(&world.guard(GuardTls::Off, true), &world.clock).await.unwrap().unwrap();
+    let mut listener = guard.listen(Box::new(OneHost(world.network.listen(ADDRESS), 0)), &world.tasks);
+    let mut silent = Vec::new();
+    for _ in 0..GREETINGS_OF_HOST_MAX {
+        silent.push(world.raw().await);
+    }
+    world.raw().await.is_closed().await;
+    assert_eq!(guard.counts().count(Ended::Crowd), 1);
+    let mut other = world.raw().await;
+    let mut frame = BytesMut::new();
+    encode_auth_v3(1, TOKEN_PLUGIN, Bytes::from_static(TOKEN.as_bytes()), &mut frame);
+    other.send(&frame).await;
+    let (_stream, peer) = listener.accept().await.unwrap();
+    assert!(peer.starts_with("10.0.0.2:"), "{peer}");
 }
