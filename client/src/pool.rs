@@ -140,12 +140,17 @@ impl Driver {
                 }
             };
             refused = None;
-            self.failures = 0;
             let check_interval = self.config.check_interval();
             let session = Session::new(&self.bookie, self.config.frame_bytes_max.as_usize(), check_interval);
-            match session.run(stream, first, &mut queue, &stop).await {
-                None => return,
-                Some(loss) => tracing::debug!(bookie = %self.bookie, cause = %loss.detail, "connection ended"),
+            let ended = session.run(stream, first, &mut queue, &stop).await;
+            let Some(loss) = ended.loss else { return };
+            tracing::debug!(bookie = %self.bookie, cause = %loss.detail, "connection ended");
+            if ended.was_answered {
+                self.failures = 0;
+            } else {
+                // Who is not let in may learn it from the end of a connection alone, as of a client's certificate in TLS 1.3. To try
+                // again at once would cost both sides a handshake for each request.
+                refused = Some((loss, Instant::now() + self.backoff()));
             }
         }
         // Stopping: what still comes is answered, by the drop of each request, until the last sender has gone.

@@ -62,6 +62,15 @@ pub(crate) struct Session<'a> {
     last_progress: Instant,
     incoming: BytesMut,
     pending: BTreeMap<Key, Line>,
+    was_answered: bool,
+}
+
+/// How a session ended.
+pub(crate) struct End {
+    /// Why the connection is no more. `None`: nobody can send requests any more, and all are answered.
+    pub(crate) loss: Option<Loss>,
+    /// Whether the bookie answered anything.
+    pub(crate) was_answered: bool,
 }
 
 /// Writes what the socket takes, or flushes when everything is written; how many bytes were written. Cancel-safe.
@@ -87,23 +96,23 @@ impl<'a> Session<'a> {
             last_progress: Instant::now(),
             incoming: BytesMut::new(),
             pending: BTreeMap::new(),
+            was_answered: false,
         }
     }
 
     /// Serves `queue` over `stream` until the connection ends, and says why it did. All requests taken are answered then.
-    /// `None`: nobody can send requests any more, and all are answered.
     pub(crate) async fn run(
         mut self,
         stream: BoxStream,
         first: Request,
         queue: &mut mpsc::UnboundedReceiver<Request>,
         stop: &CancellationToken,
-    ) -> Option<Loss> {
+    ) -> End {
         self.waiting.push_back(first);
         let end = self.serve(stream, queue, stop).await;
         let loss = end.clone().unwrap_or_else(|| Loss::connection("the client is stopping"));
         self.end(&loss);
-        end
+        End { loss: end, was_answered: self.was_answered }
     }
 
     async fn serve(
@@ -210,6 +219,7 @@ impl<'a> Session<'a> {
 
     fn on_response(&mut self, response: ResponseV2) {
         let ResponseV2 { operation, status, ledger, entry, body } = response;
+        self.was_answered = true;
         let key = Key { operation, ledger, entry };
         let Some(line) = self.pending.get_mut(&key) else {
             tracing::debug!(bookie = %self.bookie, ledger, entry, "an answer that nobody asked for");

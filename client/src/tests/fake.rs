@@ -42,6 +42,8 @@ pub(super) enum Behaviour {
     Holding,
     /// Serves requests and never answers.
     Silent,
+    /// Closes the connection at the first request.
+    Closing,
     /// Refuses adds.
     RefusingAdds(Status),
     /// Refuses reads.
@@ -133,6 +135,9 @@ impl FakeBookie {
                     Ok(0) | Err(_) => return,
                     Ok(_) => {}
                 },
+            }
+            if self.lock().behaviour == Behaviour::Closing {
+                return;
             }
             while let Some(payload) = decoder.decode(&mut incoming).unwrap() {
                 match proto::decode_request(&mut protocol, payload) {

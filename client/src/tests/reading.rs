@@ -315,3 +315,28 @@ async fn streams_that_nobody_polls_do_not_stop_others() {
     }
     assert!(cluster.budget.used_bytes() <= 16 * 1024 * 1024, "{}", cluster.budget.used_bytes());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_bookie_that_closes_before_it_answers_is_not_connected_to_for_every_request() {
+    let cluster = Cluster::start(1).await;
+    let writer = cluster.client.create(options(1, 1, 1)).await.unwrap();
+    append_all(&writer, 0..3).await;
+    writer.close().await.unwrap();
+    // As one does that refuses the client's certificate under TLS 1.3: the connection is made, and then ends.
+    cluster.bookies[0].behave(Behaviour::Closing);
+    let before = cluster.bookies[0].connections();
+    let client = cluster.another_client();
+    let opened = client.open(writer.id(), OpenMode::ReadOnly, Some(&Password::new("secret"))).await.unwrap();
+    let Opened::Hot(reader) = opened else { panic!("not released") };
+    let (began, mut asked) = (Instant::now(), 0);
+    while began.elapsed() < Duration::from_secs(4) {
+        read_all(&reader, 0..1).await[0].as_ref().unwrap_err();
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        asked += 1;
+    }
+    let connections = cluster.bookies[0].connections() - before;
+    assert!(connections < 12 && asked > connections, "{connections} connections for {asked} reads");
+    cluster.bookies[0].behave(Behaviour::Normal);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(read_all(&reader, 0..3).await.len(), 3);
+}
