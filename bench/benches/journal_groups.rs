@@ -26,7 +26,7 @@ fn groups(c: &mut Criterion) {
             for index in 0..records {
                 writer.push(black_box(&record(index, &body)));
             }
-            writer.finish(&SEGMENT, 1)
+            writer.finish(&SEGMENT, 1, 0)
         };
         let throughput = Throughput::Bytes((records * bytes) as u64);
 

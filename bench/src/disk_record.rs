@@ -147,6 +147,10 @@ impl DiskFile for RecordingFile {
         self.inner.set_len(bytes).await
     }
 
+    fn overlaps(&self) -> bool {
+        self.inner.overlaps()
+    }
+
     async fn facts(&self) -> io::Result<FileFacts> {
         self.inner.facts().await
     }

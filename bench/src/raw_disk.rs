@@ -1,9 +1,11 @@
-//! The journal's own pattern done raw: the same sizes at the same places with the same syncs, one in flight, from one plain thread into files
-//! that were reserved in the same way. Nothing is computed, nobody is asked.
+//! The journal's own pattern done raw: the same sizes at the same places with the same syncs, as many in flight as the journal may have, each
+//! from a plain thread, into files that were reserved in the same way. Nothing is computed, nobody is asked.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bookie::disk::{AlignedBuffer, BLOCK_BYTES};
@@ -17,9 +19,9 @@ use crate::timing::{join, latencies, now, record, sleep_closely, sleep_until, th
 /// When a group is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pace {
-    /// As soon as the one before is durable.
+    /// As soon as fewer are in flight than may be.
     FullSpeed,
-    /// At the time it was written in the recorded run, counted from the first, or later when the one before is not durable.
+    /// At the time it was written in the recorded run, counted from the first, or later when as many are in flight as may be.
     AsRecorded,
 }
 
@@ -58,28 +60,34 @@ impl RawFile {
     }
 }
 
-/// Repeats the groups of `written` that `chosen` picks in new files in `dir`, which is removed afterwards.
+/// Repeats the groups of `written` that `chosen` picks in new files in `dir`, which is removed afterwards; `in_flight` of them at the same time.
 pub(crate) fn repeat(
     dir: &Path,
     written: &Written,
     chosen: impl Fn(&GroupWrite) -> bool,
-    pace: Pace,
+    (pace, in_flight): (Pace, usize),
 ) -> Result<RawWrites> {
-    let groups: Vec<GroupWrite> = written.groups.iter().copied().filter(|group| chosen(group)).collect();
+    let mut groups: Vec<GroupWrite> = written.groups.iter().copied().filter(|group| chosen(group)).collect();
+    groups.sort_by_key(|group| group.begun);
     let files = written.files.clone();
     let place = format!("raw writes in {}", dir.display());
     std::fs::create_dir_all(dir).map_err(Error::at(&place))?;
     let run = {
         let (dir, place) = (dir.to_path_buf(), place.clone());
-        thread("load-raw", move || run(&dir, &place, &files, &groups, pace))?
+        thread("load-raw", move || run(&dir, &place, &files, groups, (pace, in_flight)))?
     };
     let outcome = join(run);
     std::fs::remove_dir_all(dir).map_err(Error::at(place))?;
     outcome
 }
 
-fn run(dir: &Path, place: &str, files: &[u64], groups: &[GroupWrite], pace: Pace) -> Result<RawWrites> {
-    sleep_closely();
+fn run(
+    dir: &Path,
+    place: &str,
+    files: &[u64],
+    groups: Vec<GroupWrite>,
+    (pace, in_flight): (Pace, usize),
+) -> Result<RawWrites> {
     let first = groups.first().ok_or_else(|| Error::new(place, "the run wrote no group"))?.begun;
     let longest = groups.iter().map(|group| group.bytes).max().unwrap_or(0);
     // Random, so that no layer below can save itself the work.
@@ -93,19 +101,61 @@ fn run(dir: &Path, place: &str, files: &[u64], groups: &[GroupWrite], pace: Pace
         let file = used.then(|| RawFile::create(&path, *bytes)).transpose();
         opened.push(file.map_err(Error::at(place))?);
     }
-    let mut latency = latencies()?;
     let start: Instant = now();
-    for group in groups {
-        if pace == Pace::AsRecorded {
-            sleep_until(start + (group.begun - first));
-        }
-        let file = opened.get(group.file).and_then(Option::as_ref);
-        let file = file.ok_or_else(|| Error::new(place, "a group of an unknown file"))?;
-        let begun = now();
-        file.write(group, &buffer.as_ref()[..group.bytes]).map_err(Error::at(place))?;
-        record(&mut latency, begun.elapsed());
+    let shared = Arc::new(Repeated {
+        place: place.to_owned(),
+        groups,
+        opened,
+        buffer,
+        pace,
+        first,
+        start,
+        next: AtomicUsize::new(0),
+    });
+    let mut writers = Vec::new();
+    for _ in 0..in_flight.max(1) {
+        let shared = shared.clone();
+        writers.push(thread("load-raw", move || shared.write_some())?);
     }
-    Ok(RawWrites { elapsed: start.elapsed(), latency })
+    let mut latency = latencies()?;
+    let mut elapsed = Duration::ZERO;
+    for writer in writers {
+        let part = join(writer)?;
+        latency.add(&part.latency).map_err(Error::at(place))?;
+        elapsed = elapsed.max(part.elapsed);
+    }
+    Ok(RawWrites { elapsed, latency })
+}
+
+/// What the writers of a raw run share.
+struct Repeated {
+    place: String,
+    groups: Vec<GroupWrite>,
+    opened: Vec<Option<RawFile>>,
+    buffer: AlignedBuffer,
+    pace: Pace,
+    first: Instant,
+    start: Instant,
+    next: AtomicUsize,
+}
+
+impl Repeated {
+    /// Writes the next group that nobody has taken until there is none.
+    fn write_some(&self) -> Result<RawWrites> {
+        sleep_closely();
+        let mut latency = latencies()?;
+        while let Some(group) = self.groups.get(self.next.fetch_add(1, Ordering::Relaxed)) {
+            if self.pace == Pace::AsRecorded {
+                sleep_until(self.start + (group.begun - self.first));
+            }
+            let file = self.opened.get(group.file).and_then(Option::as_ref);
+            let file = file.ok_or_else(|| Error::new(&self.place, "a group of an unknown file"))?;
+            let begun = now();
+            file.write(group, &self.buffer.as_ref()[..group.bytes]).map_err(Error::at(&self.place))?;
+            record(&mut latency, begun.elapsed());
+        }
+        Ok(RawWrites { elapsed: self.start.elapsed(), latency })
+    }
 }
 
 #[cfg(test)]
@@ -123,11 +173,11 @@ mod tests {
         };
         let groups = vec![group(1, 1, 8192), group(1, 3, 4096), group(2, 9, 4096)];
         let written = Written { groups, files: vec![1 << 20; 3], other_bytes: 0 };
-        let raw = repeat(&dir.path().join("raw"), &written, |group| group.file < 2, Pace::FullSpeed).unwrap();
+        let raw = repeat(&dir.path().join("raw"), &written, |group| group.file < 2, (Pace::FullSpeed, 1)).unwrap();
         assert_eq!(raw.latency.len(), 2);
-        let raw = repeat(&dir.path().join("raw"), &written, |_| true, Pace::AsRecorded).unwrap();
+        let raw = repeat(&dir.path().join("raw"), &written, |_| true, (Pace::AsRecorded, 2)).unwrap();
         assert!(raw.elapsed >= Duration::from_millis(8), "{:?}", raw.elapsed);
-        assert!(repeat(&dir.path().join("raw"), &written, |_| false, Pace::FullSpeed).is_err());
+        assert!(repeat(&dir.path().join("raw"), &written, |_| false, (Pace::FullSpeed, 1)).is_err());
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left");
     }
 }

@@ -41,6 +41,9 @@ pub struct BookieConfig {
     pub add_wait: Span,
     /// Most that one write to the journal carries, one longer entry excepted; never more than a quarter of a segment.
     pub group_bytes_max: ByteSize,
+    /// How many writes of the journal, each with its sync, may be under way at the same time where writes go around the page cache;
+    /// through it always one.
+    pub journal_writes: usize,
     /// How many batches of reads go to the disk at the same time.
     pub read_concurrency: usize,
     /// Reads of ledgers that moved away which may be under way to their present members at the same time, no more than an eighth of
@@ -82,6 +85,7 @@ impl Default for BookieConfig {
             read_bytes_max: ByteSize::mib(32),
             add_wait: Span::millis(500),
             group_bytes_max: ByteSize::mib(1),
+            journal_writes: 4,
             read_concurrency: 8,
             relay_concurrency: 256,
             relay_bytes_max: ByteSize::mib(16),
@@ -123,7 +127,7 @@ impl BookieConfig {
     /// # Errors
     /// [`Error::Config`] naming the first setting that does not.
     pub fn validate(&self) -> Result<(), Error> {
-        let rules: [(bool, &str); 12] = [
+        let rules: [(bool, &str); 14] = [
             (self.segment_bytes.bytes() >= SEGMENT_BYTES_MIN, "segment_bytes must be at least 64KiB"),
             (self.segment_bytes.bytes() <= SEGMENT_BYTES_MAX, "segment_bytes must be at most 2GiB"),
             (self.disk_bytes_max >= self.segment_bytes, "disk_bytes_max must be at least segment_bytes"),
@@ -131,6 +135,8 @@ impl BookieConfig {
             (self.frame_bytes_max.bytes() <= FRAME_BYTES_LIMIT, "frame_bytes_max must be at most 256MiB"),
             (self.group_bytes_max.bytes() >= 4096, "group_bytes_max must be at least 4KiB"),
             (self.group_bytes_max.bytes() <= FRAME_BYTES_LIMIT, "group_bytes_max must be at most 256MiB"),
+            (self.journal_writes > 0, "journal_writes must be at least 1"),
+            (self.journal_writes <= JOURNAL_WRITES_LIMIT, "journal_writes must be at most 16"),
             (self.read_concurrency > 0, "read_concurrency must be at least 1"),
             (self.connections_max > 0, "connections_max must be at least 1"),
             (!self.relay_deadline.duration().is_zero(), "relay_deadline must be longer than 0s"),
@@ -148,6 +154,7 @@ const SEGMENT_BYTES_MIN: u64 = 64 << 10;
 /// Places in a segment are 32 bits.
 const SEGMENT_BYTES_MAX: u64 = 2 << 30;
 const FRAME_BYTES_LIMIT: u64 = 256 << 20;
+const JOURNAL_WRITES_LIMIT: usize = 16;
 /// Fewer than one connection may have open, so that none is filled by requests that only wait.
 const LONG_POLLS_LIMIT: usize = 16_000;
 

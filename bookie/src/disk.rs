@@ -83,6 +83,9 @@ pub trait DiskFile: Send + Sync + 'static {
     /// Sets the length and syncs it.
     async fn set_len(&self, bytes: u64) -> io::Result<()>;
 
+    /// Whether several writes with `sync` may be under way at the same time. Where not, they are correct but wait for each other.
+    fn overlaps(&self) -> bool;
+
     /// Length and allocation.
     async fn facts(&self) -> io::Result<FileFacts>;
 }

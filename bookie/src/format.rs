@@ -11,8 +11,8 @@ mod sealed;
 mod segment;
 
 pub use group::{
-    GROUP_HEADER_BYTES, GroupHead, GroupWriter, Place, RECORD_HEADER_BYTES, Record, RecordKind, decode_group,
-    decode_record,
+    GROUP_HEADER_BYTES, GroupCheck, GroupHead, GroupWriter, Place, RECORD_HEADER_BYTES, Record, RecordKind,
+    decode_group, decode_record,
 };
 pub use sealed::{
     Directory, ENTRY_BLOCK_ROWS, EntryBlock, EntryRow, LEDGER_BLOCK_ROWS, LedgerRow, SealedLayout, Trailer,

@@ -2,28 +2,37 @@
 //!
 //! # Order
 //! Records are queued under the lock of their ledger, so the queue holds them in the order they were admitted. The writer takes
-//! everything that waits (up to a limit), writes it as one group with one sync, makes it visible, then answers. One group is in
-//! flight: whatever follows a valid group on the disk was written after that group was durable.
+//! everything that waits (up to a limit), writes it as one group with one sync, makes it visible, then answers. A few groups are at
+//! the disk at the same time; in whatever order they become durable, they are made visible and answered in their own: a group once
+//! it and all before it are durable. While the disk has all it may have, the next group is gathered, and made ready once it is
+//! full; when there is room again it goes to the disk first, and then what is durable is made visible and answered.
+//!
+//! Each group says how many of those before it may not be durable yet (`GroupHead::settled_through`). After a burst, when the
+//! journal rests, a group without records says that they all are. All groups of a segment are durable before the next is opened.
 //!
 //! # Failures
-//! A failed write or sync says nothing certain about the disk, so it ends writing for good (`Condition::fail`): the records of
-//! the group and all later ones are answered with an I/O error and never acknowledged. Missing space is different: segments are
+//! A failed write or sync says nothing certain about the disk, so it ends writing for good (`Condition::fail`): all records that
+//! are not answered yet, and all later ones, are answered with an I/O error and never acknowledged. Missing space is different: segments are
 //! reserved before they are used, so it shows before anything is written; entries are refused as read-only, those of recovery and
 //! repair go on in the space that is kept for them, and keys and fences in what every segment keeps back, then in small segments
 //! of their own ([`Class`]). An index without space is the same: a
 //! new segment cannot be named in it, full ones wait to be sealed and are served as they are.
 //!
 //! # Crash
-//! A group may be torn, and is then cut off at the next start: nothing in it was acknowledged. A spare segment that was never
-//! opened for writing is removed.
+//! Groups may be torn or missing while some behind them are whole. The next start cuts the journal at the first that is not whole,
+//! provided that each whole one behind it says that it may not have been durable: then nothing from there on was acknowledged.
+//! Otherwise the start is refused (`replay.rs`). A spare segment that was never opened for writing is removed.
 
+mod flight;
 mod group;
 mod maker;
 mod queue;
 mod replay;
+mod room;
 mod seal;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 
@@ -32,20 +41,22 @@ pub(crate) use queue::{Class, Completion, JournalQueue, Pending, Work};
 pub(crate) use replay::{Replayed, replay};
 pub(crate) use seal::{SealJob, Sealer};
 
-use crate::config::{
-    CONTROL_RESERVE_BYTES_MAX, CONTROL_SEGMENT_BYTES, CONTROL_SEGMENT_BYTES_MIN, SEGMENT_ENTRIES_MAX, SyncMode,
-    room_needed,
-};
+use crate::config::SyncMode;
 use crate::disk::BLOCK_BYTES;
 use crate::error::Error;
-use crate::index::rows;
 use crate::store::{OpenSegment, Store};
 use crate::wakeups::Wakeups;
+use flight::{Berth, Flight, Flights};
 use group::{Demand, Group};
-use maker::MakeError;
+use room::NoRoom;
 
 /// Full segments that may wait to be sealed before the writer waits for the sealer: bounds the memory of their indexes.
 pub(crate) const SEAL_QUEUE: usize = 1;
+/// What must wait for the journal before a group goes to the disk beside another: smaller ones would cost more syncs, wake-ups and
+/// padding than their head start is worth.
+const OVERLAP_BYTES_MIN: u64 = 64 << 10;
+/// How long the journal rests before it notes that its last groups are durable.
+const SETTLE_AFTER: Duration = Duration::from_millis(50);
 
 /// The one task that writes the journal.
 pub(crate) struct JournalWriter {
@@ -53,18 +64,16 @@ pub(crate) struct JournalWriter {
     maker: Arc<SegmentMaker>,
     seal: mpsc::Sender<SealJob>,
     current: Option<Arc<OpenSegment>>,
+    /// Where the next group goes in it.
+    end: u64,
+    flights: Flights,
     /// A full segment that the sealer had no place for.
     full: Option<Arc<OpenSegment>>,
+    /// Of the last group that was sent on its way.
     sequence: u64,
+    /// Whether no group on the disk says of all before the last that they are durable.
+    unsettled: bool,
     spare_asked: bool,
-}
-
-/// Why a group has no place.
-enum NoRoom {
-    /// No space, for now.
-    Space(String),
-    /// The disk or the index failed.
-    Failed(String),
 }
 
 impl JournalWriter {
@@ -75,7 +84,10 @@ impl JournalWriter {
         seal: mpsc::Sender<SealJob>,
         last_sequence: u64,
     ) -> Self {
-        Self { store, maker, seal, current: None, full: None, sequence: last_sequence, spare_asked: false }
+        let flights = Flights::new(store.clone(), 1);
+        let (current, full, end) = (None, None, BLOCK_BYTES as u64);
+        let (sequence, unsettled, spare_asked) = (last_sequence, false, false);
+        Self { store, maker, seal, current, end, flights, full, sequence, unsettled, spare_asked }
     }
 
     /// Opens the first segment, or goes read-only when there is no space for it.
@@ -94,12 +106,29 @@ impl JournalWriter {
     pub(crate) async fn run(mut self) -> Result<(), Error> {
         let limit = self.store.config.group_bytes();
         let store = self.store.clone();
-        while let Some(batch) = store.queue.take(limit).await {
-            if store.condition.failure().is_some() {
-                Group::new(batch, |_| true).fail(&store);
-            } else {
-                self.commit(batch).await;
+        loop {
+            // While the disk has enough to do, what comes goes on gathering until it fills a group.
+            let enough = match () {
+                () if self.flights.is_full() => limit,
+                () if self.flights.is_empty() => 0,
+                () => OVERLAP_BYTES_MIN.min(limit),
+            };
+            let may_take = !self.flights.has_waiting();
+            let may_settle = self.unsettled && self.flights.is_empty();
+            tokio::select! {
+                biased;
+                landed = self.flights.landed() => self.land(landed).await,
+                batch = store.queue.take(limit, enough), if may_take => match batch {
+                    Some(batch) => self.send_off(batch).await,
+                    None => break,
+                },
+                () = tokio::time::sleep(SETTLE_AFTER), if may_settle => self.settle(),
             }
+        }
+        // A failure has answered all.
+        if self.drain().await.is_ok() && self.unsettled {
+            self.settle();
+            let _ = self.drain().await;
         }
         if let Some(full) = self.full.take() {
             // A sealer that waits for space has no place, and the segment is replayed at the next start.
@@ -108,42 +137,100 @@ impl JournalWriter {
         Ok(())
     }
 
-    async fn commit(&mut self, batch: Vec<Pending>) {
-        let written = match self.make_room_for(&batch).await {
-            Ok(written) => written,
-            Err(reason) => return self.fail(Group::new(batch, |_| true), reason),
+    /// Makes a group of a batch and sends it on its way.
+    async fn send_off(&mut self, batch: Vec<Pending>) {
+        let written = match self.store.condition.failure() {
+            Some(reason) => Err(reason.to_owned()),
+            None => self.make_room_for(&batch).await,
         };
-        let group = Group::new(batch, |pending| written.is_some_and(|least| pending.class() >= least));
-        if let Err(reason) = self.write(&group).await {
-            return self.fail(group, reason);
+        let least = match written {
+            Ok(least) => least,
+            Err(reason) => {
+                // In order: those before it are answered first.
+                let _ = self.drain().await;
+                return self.fail(Group::new(batch, |_| true), reason);
+            }
+        };
+        let group = Group::new(batch, |pending| least.is_some_and(|least| pending.class() >= least));
+        match self.current.clone().filter(|_| !group.is_empty()) {
+            Some(segment) => self.write(group, segment),
+            None => self.flights.push(Flight::of_nothing(group)),
         }
-        group.answer(&self.store);
     }
 
-    /// Writes a group and makes it visible; without records nothing is written. Barriers in it hold afterwards.
-    async fn write(&mut self, group: &Group) -> Result<(), String> {
-        if let Some(segment) = self.current.clone().filter(|_| !group.is_empty()) {
-            let (start, sequence) = (segment.index().end, self.sequence + 1);
-            let (buffer, bytes, places) = group.encode(&segment.header, start, sequence);
-            let end = start + buffer.len() as u64;
-            let sync = self.store.config.sync == SyncMode::Always;
-            let began = self.store.clock.now();
-            let (buffer, result) = segment.file.write(start, buffer, sync).await;
-            result.map_err(|error| format!("write {}: {error}", segment.path.display()))?;
-            self.store.metrics.group_written(group.len(), buffer.len(), self.store.clock.now() - began);
-            self.sequence = sequence;
-            if let Ok(start) = u32::try_from(start) {
-                self.store.keep_recent(segment.id(), start, buffer, bytes);
-            }
-            group.publish(&self.store, &segment, end, sequence, &places);
-            if !self.spare_asked && end > segment.capacity / 2 && segment.class == Class::Normal {
-                self.spare_asked = true;
-                self.maker.want_spare();
-            }
+    /// Sends a group on its way to its place.
+    fn write(&mut self, group: Group, segment: Arc<OpenSegment>) {
+        self.flights.set_at_disk_max(if segment.file.overlaps() { self.store.config.journal_writes } else { 1 });
+        let (start, sequence, unsettled) = (self.end, self.sequence + 1, self.flights.unsettled());
+        let buffer = self.store.group_buffer(group.bytes());
+        let (buffer, places) = group.encode(&segment.header, start, (sequence, unsettled), buffer);
+        (self.end, self.sequence, self.unsettled) = (start + buffer.len() as u64, sequence, unsettled > 0);
+        let berth = Berth { segment, start, end: self.end, sequence, bytes: group.bytes(), places };
+        self.flights.push(Flight::of_bytes(group, berth, buffer));
+    }
+
+    /// Writes a group without records, which says of those before it that they are durable: a start after that knows that one of
+    /// them that is missing was damaged.
+    fn settle(&mut self) {
+        self.unsettled = false;
+        let group = Group::new(Vec::new(), |_| true);
+        let may_write = self.store.condition.failure().is_none() && self.fits(&Demand::default());
+        if let Some(segment) = self.current.clone().filter(|_| may_write) {
+            self.write(group, segment);
         }
-        if group.has_barrier() && self.store.config.sync == SyncMode::Never {
+    }
+
+    /// Answers the group whose turn has come, or nobody any more.
+    async fn land(&mut self, landed: Result<Flight, String>) {
+        let (reason, group) = match landed {
+            Ok(mut flight) => {
+                self.publish(&mut flight);
+                match Self::hold_barrier(&self.store, &flight.group).await {
+                    Ok(()) => return flight.group.answer(&self.store),
+                    Err(reason) => (reason, Some(flight.group)),
+                }
+            }
+            Err(reason) => (reason, None),
+        };
+        self.store.condition.fail(reason);
+        for group in group.into_iter().chain(self.flights.give_up()) {
+            group.fail(&self.store);
+        }
+    }
+
+    /// Answers all groups that are on their way.
+    ///
+    /// # Errors
+    /// When the journal has failed, now or before.
+    async fn drain(&mut self) -> Result<(), String> {
+        while !self.flights.is_empty() {
+            let landed = self.flights.landed().await;
+            self.land(landed).await;
+        }
+        self.store.condition.failure().map_or(Ok(()), |reason| Err(reason.to_owned()))
+    }
+
+    /// Makes a durable group visible.
+    fn publish(&mut self, flight: &mut Flight) {
+        let (durable, group) = (flight.take_durable(), &flight.group);
+        let (Some(durable), Some(berth)) = (durable, &flight.berth) else { return };
+        let (store, segment) = (&self.store, &berth.segment);
+        store.metrics.group_written(group.len(), durable.buffer.len(), durable.ended - durable.begun);
+        if let Ok(start) = u32::try_from(berth.start) {
+            store.keep_recent(segment.id(), start, durable.buffer, berth.bytes);
+        }
+        group.publish(store, segment, berth.end, berth.sequence, &berth.places);
+        if !self.spare_asked && berth.end > segment.capacity / 2 && segment.class == Class::Normal {
+            self.spare_asked = true;
+            self.maker.want_spare();
+        }
+    }
+
+    /// Brings everything published to stable storage, if the group asks for it and the sync mode has not done so already.
+    async fn hold_barrier(store: &Store, group: &Group) -> Result<(), String> {
+        if group.has_barrier() && store.config.sync == SyncMode::Never {
             // Sealed segments were synced when they were sealed.
-            for segment in self.store.unsealed() {
+            for segment in store.unsealed() {
                 let synced = segment.file.sync().await;
                 synced.map_err(|error| format!("sync {}: {error}", segment.path.display()))?;
             }
@@ -154,120 +241,6 @@ impl JournalWriter {
     fn fail(&self, group: Group, reason: String) {
         self.store.condition.fail(reason);
         group.fail(&self.store);
-    }
-
-    fn fits(&self, demand: &Demand) -> bool {
-        let Some(segment) = &self.current else { return false };
-        if segment.class == Class::Control && demand.is_ordinary {
-            return false;
-        }
-        let index = segment.index();
-        let entries = index.entries + demand.entries;
-        let reserve = if demand.is_ordinary { (segment.capacity / 16).min(CONTROL_RESERVE_BYTES_MAX) } else { 0 };
-        let end = index.end + demand.group_bytes() + reserve;
-        entries <= SEGMENT_ENTRIES_MAX.max(demand.entries)
-            && end + room_needed(entries, index.ledgers() + demand.records) <= segment.capacity
-    }
-
-    /// Bytes of a segment that certainly has room for the demand.
-    fn segment_bytes(demand: &Demand) -> u64 {
-        let needed = BLOCK_BYTES as u64 + demand.group_bytes() + room_needed(demand.entries, demand.records);
-        let reserve = BLOCK_BYTES as u64 + (needed / 8).min(CONTROL_RESERVE_BYTES_MAX);
-        (needed + reserve).next_multiple_of(BLOCK_BYTES as u64)
-    }
-
-    /// Makes room for as much of a batch as there is space for. The least class that is written; `None` when nothing is.
-    ///
-    /// # Errors
-    /// When the disk or the index failed.
-    async fn make_room_for(&mut self, batch: &[Pending]) -> Result<Option<Class>, String> {
-        for class in [Class::Normal, Class::Priority, Class::Control] {
-            match self.make_room(&Demand::of(batch, class), class).await {
-                Ok(()) => return Ok(Some(class)),
-                Err(NoRoom::Failed(reason)) => return Err(reason),
-                Err(NoRoom::Space(reason)) => match class {
-                    Class::Normal => self.store.condition.read_only(reason),
-                    Class::Priority => self.store.condition.refuse_priority(),
-                    Class::Control => {}
-                },
-            }
-        }
-        Ok(None)
-    }
-
-    async fn make_room(&mut self, demand: &Demand, class: Class) -> Result<(), NoRoom> {
-        let config = &self.store.config;
-        let needed = Self::segment_bytes(demand);
-        let bytes = match class {
-            _ if demand.records == 0 => return Ok(()),
-            Class::Normal => config.segment_bytes.bytes(),
-            Class::Priority => config.priority_segment_bytes(),
-            Class::Control => return self.make_control_room(demand, needed).await,
-        };
-        // Twice at most: a spare segment comes first and may be too small for a very long entry.
-        while !self.fits(demand) {
-            self.roll(bytes.max(needed), class).await?;
-        }
-        Ok(())
-    }
-
-    async fn make_control_room(&mut self, demand: &Demand, needed: u64) -> Result<(), NoRoom> {
-        if self.fits(demand) {
-            return Ok(());
-        }
-        match self.roll(CONTROL_SEGMENT_BYTES.max(needed), Class::Control).await {
-            Err(NoRoom::Space(_)) => self.roll(CONTROL_SEGMENT_BYTES_MIN.max(needed), Class::Control).await,
-            other => other,
-        }
-    }
-
-    /// Hands the current segment to the sealer and opens the next.
-    async fn roll(&mut self, bytes: u64, class: Class) -> Result<(), NoRoom> {
-        self.hand_over().await?;
-        let next = match self.maker.next(bytes, class).await {
-            Ok(next) => next,
-            Err(MakeError::NoSpace(reason)) => return Err(NoRoom::Space(reason)),
-            Err(MakeError::Failed(error)) => return Err(NoRoom::Failed(describe(&error))),
-        };
-        // From here on a start without this file is refused.
-        if let Err(error) = self.store.write_index(vec![rows::put_opened(next.id())]).await {
-            let reason = describe(&error);
-            if !error.is_index_full() {
-                return Err(NoRoom::Failed(reason));
-            }
-            // Its id is used up, so that the next segment must be this one.
-            self.maker.put_back(next).await;
-            return Err(NoRoom::Space(reason));
-        }
-        let next = Arc::new(next);
-        next.index_mut().last_sequence = self.sequence;
-        self.store.add_unsealed(next.clone());
-        self.spare_asked = false;
-        self.full = self.current.replace(next);
-        // What it has no place for now is the next roll's affair.
-        let _ = self.hand_over().await;
-        Ok(())
-    }
-
-    /// Gives the sealer a full segment that waits. A sealer that is busy is waited for, one that waits for space is not.
-    async fn hand_over(&mut self) -> Result<(), NoRoom> {
-        let Some(full) = &self.full else { return Ok(()) };
-        let mut waits = self.store.seal_waits.subscribe();
-        tokio::select! {
-            biased;
-            place = self.seal.reserve() => {
-                // The sealer ends after the writer; if it is gone it has failed and said so.
-                if let Ok(place) = place {
-                    place.send(SealJob(full.clone()));
-                }
-                self.full = None;
-                Ok(())
-            }
-            // The sender lives in the store, which this task holds.
-            _ = waits.wait_for(|waits| *waits) => {
-                Err(NoRoom::Space("full segments wait for space in the index".to_owned()))
-            }
-        }
     }
 }
 

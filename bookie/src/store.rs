@@ -253,6 +253,11 @@ impl Store {
         }
     }
 
+    /// A buffer for a group of so many bytes, with any content.
+    pub(crate) fn group_buffer(&self, bytes: usize) -> AlignedBuffer {
+        self.recent.buffer(bytes)
+    }
+
     /// Keeps a durable group in memory for readers of the tail.
     pub(crate) fn keep_recent(&self, segment: SegmentId, start: u32, buffer: AlignedBuffer, bytes: usize) {
         self.recent.push(segment, start, buffer, bytes);

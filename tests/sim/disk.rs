@@ -240,6 +240,10 @@ impl DiskFile for SimFile {
         Ok(())
     }
 
+    fn overlaps(&self) -> bool {
+        true
+    }
+
     async fn facts(&self) -> io::Result<FileFacts> {
         let bytes = self.file.metadata()?.len();
         Ok(FileFacts { bytes, allocated_bytes: bytes })

@@ -32,6 +32,19 @@ impl AlignedBuffer {
         buffer
     }
 
+    /// The same memory as a buffer of at least `bytes`, rounded up to whole blocks, with whatever it held; `None` when it is too
+    /// short for that.
+    #[must_use]
+    pub fn reused(self, bytes: usize) -> Option<Self> {
+        let bytes = bytes.next_multiple_of(BLOCK_BYTES);
+        (bytes <= self.capacity()).then_some(Self { bytes, ..self })
+    }
+
+    /// The longest buffer that its memory can be.
+    pub fn capacity(&self) -> usize {
+        self.storage.len() - BLOCK_BYTES
+    }
+
     /// Length in bytes; a multiple of [`BLOCK_BYTES`].
     pub fn len(&self) -> usize {
         self.bytes
@@ -73,5 +86,16 @@ mod tests {
             assert_eq!(buffer.len(), bytes.next_multiple_of(BLOCK_BYTES));
             assert!(buffer.as_ref().iter().all(|byte| *byte == 0));
         }
+    }
+
+    #[test]
+    fn its_memory_serves_again_where_it_suffices() {
+        let mut buffer = AlignedBuffer::zeroed(3 * BLOCK_BYTES);
+        buffer.as_mut().fill(7);
+        let buffer = buffer.reused(5000).expect("shorter");
+        assert_eq!((buffer.len(), buffer.capacity()), (2 * BLOCK_BYTES, 3 * BLOCK_BYTES));
+        assert_eq!(buffer.as_ref().as_ptr().align_offset(BLOCK_BYTES), 0);
+        let buffer = buffer.reused(3 * BLOCK_BYTES).expect("as long as at first");
+        assert!(buffer.reused(3 * BLOCK_BYTES + 1).is_none());
     }
 }

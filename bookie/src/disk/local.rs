@@ -3,8 +3,8 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -172,28 +172,48 @@ struct LocalFile {
     direct: Option<File>,
     /// Set once when the file system refuses a direct write after all.
     direct_refused: AtomicBool,
+    /// Taken for a write through the page cache and its sync; set when one failed. The kernel tells such a failure once, to
+    /// whoever syncs first, and takes the pages for clean then.
+    cache_failed: Mutex<bool>,
 }
 
 impl LocalFile {
     fn shared(file: File, direct: Option<File>) -> Arc<dyn DiskFile> {
-        Arc::new(Handle(Arc::new(Self { file, direct, direct_refused: AtomicBool::new(false) })))
+        Arc::new(Handle(Arc::new(Self {
+            file,
+            direct,
+            direct_refused: AtomicBool::new(false),
+            cache_failed: Mutex::new(false),
+        })))
+    }
+
+    fn is_direct(&self) -> bool {
+        self.direct.is_some() && !self.direct_refused.load(Ordering::Relaxed)
     }
 
     fn write(&self, offset: u64, content: &[u8], sync: bool) -> io::Result<()> {
-        match &self.direct {
-            Some(direct) if !self.direct_refused.load(Ordering::Relaxed) => {
-                match direct.write_all_at(content, offset) {
-                    // Refused for its form, so surely not done: the page cache takes it.
-                    Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => {
-                        self.direct_refused.store(true, Ordering::Relaxed);
-                        self.file.write_all_at(content, offset)?;
-                    }
-                    other => other?,
+        if let Some(direct) = self.direct.as_ref().filter(|_| self.is_direct()) {
+            match direct.write_all_at(content, offset) {
+                // Refused for its form, so surely not done: the page cache takes it.
+                Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => {
+                    self.direct_refused.store(true, Ordering::Relaxed);
                 }
+                Ok(()) if sync => return self.file.sync_data(),
+                other => return other,
             }
-            _ => self.file.write_all_at(content, offset)?,
         }
-        if sync { self.file.sync_data() } else { Ok(()) }
+        self.write_cached(offset, content, sync)
+    }
+
+    fn write_cached(&self, offset: u64, content: &[u8], sync: bool) -> io::Result<()> {
+        let mut failed = self.cache_failed.lock().unwrap_or_else(PoisonError::into_inner);
+        if *failed {
+            return Err(io::Error::other("an earlier write of this file failed"));
+        }
+        let written = self.file.write_all_at(content, offset);
+        let written = written.and_then(|()| if sync { self.file.sync_data() } else { Ok(()) });
+        *failed = written.is_err();
+        written
     }
 
     fn read(&self, range: &Range<u64>) -> io::Result<Bytes> {
@@ -234,6 +254,10 @@ impl DiskFile for Handle {
             file.file.sync_all()
         })
         .await
+    }
+
+    fn overlaps(&self) -> bool {
+        self.0.is_direct()
     }
 
     async fn facts(&self) -> io::Result<FileFacts> {

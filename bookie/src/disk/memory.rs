@@ -325,6 +325,10 @@ impl DiskFile for Handle {
         Ok(())
     }
 
+    fn overlaps(&self) -> bool {
+        true
+    }
+
     async fn facts(&self) -> io::Result<FileFacts> {
         let bytes = lock(&self.content).current.len() as u64;
         Ok(FileFacts { bytes, allocated_bytes: bytes })

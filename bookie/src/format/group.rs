@@ -91,7 +91,12 @@ pub struct GroupWriter {
 impl GroupWriter {
     /// A group with room for records of `records_bytes` in all, headers included.
     pub fn with_room(records_bytes: usize) -> Self {
-        Self { buffer: AlignedBuffer::zeroed(GROUP_HEADER_BYTES + records_bytes), at: GROUP_HEADER_BYTES, records: 0 }
+        Self::in_buffer(AlignedBuffer::zeroed(GROUP_HEADER_BYTES + records_bytes))
+    }
+
+    /// A group in a buffer that has room for its header and records; what it held before is written over.
+    pub fn in_buffer(buffer: AlignedBuffer) -> Self {
+        Self { buffer, at: GROUP_HEADER_BYTES, records: 0 }
     }
 
     /// Adds a record; its place is relative to the group.
@@ -117,10 +122,12 @@ impl GroupWriter {
         Place { offset: to_u32(start), bytes: to_u32(bytes) }
     }
 
-    /// Completes the group for its place in the journal.
-    pub fn finish(mut self, segment: &SegmentHeader, sequence: u64) -> AlignedBuffer {
+    /// Completes the group for its place in the journal. `unsettled` is how many groups before it may not be durable when it is
+    /// written: see [`GroupHead::settled_through`].
+    pub fn finish(mut self, segment: &SegmentHeader, sequence: u64, unsettled: u32) -> AlignedBuffer {
         let (bytes, records) = (to_u32(self.at), self.records);
-        let group = &mut self.buffer.as_mut()[..self.at];
+        let (group, padding) = self.buffer.as_mut().split_at_mut(self.at);
+        padding.fill(0);
         Filler::new(group)
             .u32(MAGIC)
             .u32(VERSION)
@@ -128,7 +135,9 @@ impl GroupWriter {
             .u64(segment.nonce)
             .u64(sequence)
             .u32(records)
-            .u32(bytes);
+            .u32(bytes)
+            .u32(0)
+            .u32(unsettled);
         let crc = checksum(group);
         group[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_be_bytes());
         self.buffer
@@ -152,6 +161,8 @@ pub struct GroupHead {
     pub records: u32,
     /// Bytes of the group without padding.
     pub bytes: u32,
+    /// Groups right before it that were not known to be durable when it was written.
+    pub unsettled: u32,
 }
 
 impl GroupHead {
@@ -165,8 +176,40 @@ impl GroupHead {
         if cursor.u64()? != segment.id.get() || cursor.u64()? != segment.nonce {
             return None;
         }
-        let head = Self { sequence: cursor.u64()?, records: cursor.u32()?, bytes: cursor.u32()? };
+        let (sequence, records, bytes, _crc) = (cursor.u64()?, cursor.u32()?, cursor.u32()?, cursor.u32()?);
+        let head = Self { sequence, records, bytes, unsettled: cursor.u32()? };
         (head.bytes as usize >= GROUP_HEADER_BYTES && u64::from(head.bytes) <= bytes_max).then_some(head)
+    }
+
+    /// The last group that was certainly durable when this one was written, with all before it; none of them can be missing but
+    /// by damage.
+    pub const fn settled_through(&self) -> u64 {
+        self.sequence.saturating_sub(1).saturating_sub(self.unsettled as u64)
+    }
+}
+
+/// Checks the checksum of a group part by part, so that a length nobody vouches for yet costs no memory.
+#[derive(Debug)]
+pub struct GroupCheck {
+    expected: u32,
+    crc: u32,
+}
+
+impl GroupCheck {
+    /// Begins with the header; `None` when it is cut short.
+    pub fn new(header: &[u8]) -> Option<Self> {
+        let header = header.get(..GROUP_HEADER_BYTES)?;
+        Some(Self { expected: Cursor(&header[CRC_AT..]).u32()?, crc: checksum(header) })
+    }
+
+    /// Goes on with what follows.
+    pub fn put(&mut self, part: &[u8]) {
+        self.crc = crc32c::crc32c_append(self.crc, part);
+    }
+
+    /// Whether the group is as it was written, all of it given.
+    pub fn holds(self) -> bool {
+        self.crc == self.expected
     }
 }
 

@@ -46,6 +46,8 @@ pub(super) struct Group {
     order: Vec<u32>,
     /// Whether each of the batch is written.
     written: Vec<bool>,
+    entries: u64,
+    bytes: usize,
 }
 
 impl Group {
@@ -54,7 +56,14 @@ impl Group {
         let mut order: Vec<u32> = (0_u32..).zip(&written).filter(|(_, written)| **written).map(|(at, _)| at).collect();
         // Stable: a key stays before the entries it came with, a fence behind the adds it waits for.
         order.sort_by_key(|at| batch[*at as usize].slot.as_ref().map(|slot| slot.id()));
-        Self { batch, order, written }
+        let mut group = Self { batch, order, written, entries: 0, bytes: GROUP_HEADER_BYTES };
+        let (mut entries, mut bytes) = (0, 0);
+        for (_, _, record) in group.records() {
+            entries += u64::from(record.kind.is_entry());
+            bytes += Record::encoded_bytes(record.body.len());
+        }
+        (group.entries, group.bytes) = (entries, group.bytes + bytes);
+        group
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -81,24 +90,32 @@ impl Group {
         })
     }
 
-    /// The bytes to write at `start`, how many of them come before the padding, and where each record will lie.
+    /// How many of them are entries.
+    pub(super) fn entries(&self) -> u64 {
+        self.entries
+    }
+
+    /// Bytes of the group without padding.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The bytes to write at `start`, in a buffer of [`Group::bytes`], and where each record will lie.
     pub(super) fn encode(
         &self,
         segment: &SegmentHeader,
         start: u64,
-        sequence: u64,
-    ) -> (AlignedBuffer, usize, Vec<Place>) {
-        let bytes: usize = self.records().map(|(_, _, record)| Record::encoded_bytes(record.body.len())).sum();
-        let mut writer = GroupWriter::with_room(bytes);
+        (sequence, unsettled): (u64, u32),
+        buffer: AlignedBuffer,
+    ) -> (AlignedBuffer, Vec<Place>) {
+        let mut writer = GroupWriter::in_buffer(buffer);
         let start = u32::try_from(start).expect("a segment is at most 2 GiB, or as long as one frame");
-        let places = self
-            .records()
-            .map(|(_, _, record)| {
-                let place = writer.push(&record);
-                Place { offset: start + place.offset, bytes: place.bytes }
-            })
-            .collect();
-        (writer.finish(segment, sequence), GROUP_HEADER_BYTES + bytes, places)
+        let mut places = Vec::with_capacity(self.len());
+        places.extend(self.records().map(|(_, _, record)| {
+            let place = writer.push(&record);
+            Place { offset: start + place.offset, bytes: place.bytes }
+        }));
+        (writer.finish(segment, sequence, unsettled), places)
     }
 
     /// Makes the written records visible.
@@ -107,18 +124,15 @@ impl Group {
             Work::Record { last_confirmed, .. } => *last_confirmed,
             Work::Marker(_) | Work::Barrier => None,
         };
-        let records: Vec<Durable<'_>> = self
-            .records()
-            .zip(places)
-            .map(|((pending, slot, record), place)| Durable {
-                kind: record.kind,
-                slot,
-                entry: record.entry,
-                last_confirmed: last_confirmed(pending),
-                body: record.body,
-                place: *place,
-            })
-            .collect();
+        let mut records: Vec<Durable<'_>> = Vec::with_capacity(self.len());
+        records.extend(self.records().zip(places).map(|((pending, slot, record), place)| Durable {
+            kind: record.kind,
+            slot,
+            entry: record.entry,
+            last_confirmed: last_confirmed(pending),
+            body: record.body,
+            place: *place,
+        }));
         store.publish(segment, end, sequence, &records, store.clock.wall_ms());
     }
 

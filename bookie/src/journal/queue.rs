@@ -98,7 +98,29 @@ pub(crate) struct JournalQueue {
 #[derive(Default)]
 struct State {
     waiting: VecDeque<Pending>,
+    /// Bytes of their records.
+    bytes: u64,
+    /// What the journal waits for.
+    enough: u64,
     closed: bool,
+}
+
+impl State {
+    fn has_enough(&self) -> bool {
+        !self.waiting.is_empty() && (self.bytes >= self.enough || self.closed)
+    }
+
+    fn take_some(&mut self, bytes_max: u64) -> Vec<Pending> {
+        let mut bytes = 0;
+        let fitting = self.waiting.iter().take_while(|pending| {
+            bytes += pending.bytes();
+            bytes <= bytes_max
+        });
+        let count = fitting.count().max(1);
+        let taken: Vec<Pending> = self.waiting.drain(..count).collect();
+        self.bytes -= taken.iter().map(Pending::bytes).sum::<u64>();
+        taken
+    }
 }
 
 impl JournalQueue {
@@ -112,21 +134,27 @@ impl JournalQueue {
         if state.closed {
             return;
         }
-        let was_empty = state.waiting.is_empty();
-        state.waiting.extend(items);
+        let had_enough = state.has_enough();
+        for item in items {
+            state.bytes += item.bytes();
+            state.waiting.push_back(item);
+        }
+        let has_enough = state.has_enough();
         drop(state);
-        if was_empty {
+        if has_enough && !had_enough {
             self.ready.notify_one();
         }
     }
 
-    /// Takes what waits, up to `bytes_max` but at least one; waits for the first. `None` once closed and empty.
-    pub(crate) async fn take(&self, bytes_max: u64) -> Option<Vec<Pending>> {
+    /// Takes what waits, up to `bytes_max` but at least one, once that has `enough` bytes or the queue is closed; waits for the
+    /// first in any case. `None` once closed and empty. Cancel-safe.
+    pub(crate) async fn take(&self, bytes_max: u64, enough: u64) -> Option<Vec<Pending>> {
         loop {
             {
                 let mut state = self.lock();
-                if !state.waiting.is_empty() {
-                    return Some(take_some(&mut state.waiting, bytes_max));
+                state.enough = enough;
+                if state.has_enough() {
+                    return Some(state.take_some(bytes_max));
                 }
                 if state.closed {
                     return None;
@@ -145,16 +173,4 @@ impl JournalQueue {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn take_some(waiting: &mut VecDeque<Pending>, bytes_max: u64) -> Vec<Pending> {
-    let mut bytes = 0;
-    let fitting = waiting
-        .iter()
-        .take_while(|pending| {
-            bytes += pending.bytes();
-            bytes <= bytes_max
-        })
-        .count();
-    waiting.drain(..fitting.max(1)).collect()
 }

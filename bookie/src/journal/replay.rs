@@ -6,13 +6,15 @@ use bytes::Bytes;
 
 use super::Class;
 use super::seal::seal;
-use crate::disk::{BLOCK_BYTES, DiskFile, read_one};
+use crate::disk::{AlignedBuffer, BLOCK_BYTES, DiskFile, read_one};
 use crate::error::Error;
-use crate::format::{GROUP_HEADER_BYTES, GroupHead, Place, Record, SegmentHeader, SegmentId, decode_group};
+use crate::format::{GROUP_HEADER_BYTES, GroupCheck, GroupHead, Place, Record, SegmentHeader, SegmentId, decode_group};
 use crate::store::{Durable, LedgerSlot, OpenSegment, Store};
 
 /// Read ahead during replay, in bytes.
 const WINDOW_BYTES: u64 = 1 << 20;
+/// Groups up to this length are read at once; a longer one is first checked in parts, so that a damaged length takes no memory.
+const AT_ONCE_BYTES: u64 = 4 << 20;
 
 /// What replay leaves the writer to go on from.
 pub(crate) struct Replayed {
@@ -35,15 +37,16 @@ pub(crate) async fn replay(store: &Store, segments: &[SegmentId], mut last_seque
     for id in segments {
         let segment = Arc::new(open_segment(store, *id).await?);
         segment.index_mut().last_sequence = last_sequence;
-        let reader =
-            Reader { store, segment: &segment, window: Window::new(&*segment.file, &segment.path, segment.capacity) };
-        last_sequence = reader.read_groups(last_sequence).await?;
+        let window = Window::new(&*segment.file, &segment.path, segment.capacity);
+        let reader = Reader { store, segment: &segment, window, is_last: segments.last() == Some(id) };
+        let end = reader.read_groups(last_sequence).await?;
+        last_sequence = end.last_sequence;
         entries += segment.index().entries;
         store.add_unsealed(segment.clone());
-        replayed.push(segment);
+        replayed.push((segment, end.dropped));
     }
     let mut unsealed = Vec::new();
-    for segment in replayed {
+    for (segment, dropped) in replayed {
         store.allocated_bytes.fetch_add(segment.capacity, Ordering::Relaxed);
         // In order: behind one that waits all wait.
         if unsealed.is_empty() {
@@ -54,6 +57,11 @@ pub(crate) async fn replay(store: &Store, segments: &[SegmentId], mut last_seque
                 }
                 Err(error) => return Err(error),
             }
+        }
+        // Sealing would have overwritten them; behind the segments to come they would be taken for damage of this one.
+        for offset in dropped {
+            let (_, wiped) = segment.file.write(offset, AlignedBuffer::zeroed(BLOCK_BYTES), false).await;
+            wiped.map_err(Error::disk("write", &segment.path))?;
         }
         // An earlier run may have written it without syncing; sealing would have made good for that.
         segment.file.sync().await.map_err(Error::disk("sync", &segment.path))?;
@@ -78,6 +86,15 @@ struct Reader<'a> {
     store: &'a Store,
     segment: &'a Arc<OpenSegment>,
     window: Window<'a>,
+    /// Whether no later segment was opened.
+    is_last: bool,
+}
+
+/// Where the groups of a segment end.
+struct End {
+    last_sequence: u64,
+    /// Where groups begin that came to the disk beside one that did not.
+    dropped: Vec<u64>,
 }
 
 /// What stands at a block boundary.
@@ -87,8 +104,8 @@ enum Found {
 }
 
 impl Reader<'_> {
-    /// Applies all groups; returns the sequence of the last.
-    async fn read_groups(mut self, mut last_sequence: u64) -> Result<u64, Error> {
+    /// Applies all groups up to the first that is not whole.
+    async fn read_groups(mut self, mut last_sequence: u64) -> Result<End, Error> {
         let mut offset = BLOCK_BYTES as u64;
         loop {
             match self.group_at(offset).await? {
@@ -102,8 +119,8 @@ impl Reader<'_> {
                     (last_sequence, offset) = (head.sequence, end);
                 }
                 Found::Nothing => {
-                    self.refuse_if_groups_follow(offset, last_sequence).await?;
-                    return Ok(last_sequence);
+                    let dropped = self.groups_to_drop(offset, last_sequence).await?;
+                    return Ok(End { last_sequence, dropped });
                 }
             }
         }
@@ -116,28 +133,56 @@ impl Reader<'_> {
         }
         let block = self.window.get(offset, GROUP_HEADER_BYTES as u64).await?;
         let Some(head) = GroupHead::peek(&block, &self.segment.header, left) else { return Ok(Found::Nothing) };
+        if u64::from(head.bytes) > AT_ONCE_BYTES && !self.holds(offset, &head, &block).await? {
+            return Ok(Found::Nothing);
+        }
         let group = self.window.get(offset, u64::from(head.bytes)).await?;
         Ok(if decode_group(&head, &group).is_ok() { Found::Group(head, group) } else { Found::Nothing })
     }
 
-    /// One group is in flight at a time, so nothing valid can follow a torn one: if it does, acknowledged groups are damaged.
-    async fn refuse_if_groups_follow(&mut self, end: u64, last_sequence: u64) -> Result<(), Error> {
+    /// Whether a long group is as it was written.
+    async fn holds(&mut self, offset: u64, head: &GroupHead, header: &[u8]) -> Result<bool, Error> {
+        let Some(mut check) = GroupCheck::new(header) else { return Ok(false) };
+        let (mut at, end) = (offset + GROUP_HEADER_BYTES as u64, offset + u64::from(head.bytes));
+        while at < end {
+            let part = self.window.get(at, WINDOW_BYTES.min(end - at)).await?;
+            check.put(&part);
+            at += part.len() as u64;
+        }
+        Ok(check.holds())
+    }
+
+    /// Groups that begin behind the end: what was at the disk together with a group that a crash kept from it.
+    ///
+    /// # Errors
+    /// When one of them shows that the group which should begin at `end` was durable once.
+    async fn groups_to_drop(&mut self, end: u64, last_sequence: u64) -> Result<Vec<u64>, Error> {
+        let (missing, mut dropped) = (last_sequence + 1, Vec::new());
         let mut offset = end + BLOCK_BYTES as u64;
         while offset < self.window.file_bytes {
-            if let Found::Group(head, _) = self.group_at(offset).await?
+            let mut next = offset + BLOCK_BYTES as u64;
+            if let Found::Group(head, group) = self.group_at(offset).await?
                 && head.sequence > last_sequence
             {
-                let what = format!(
-                    "group {} is damaged, and group {} at offset {offset} shows that it was once complete; \
-                     restore the file from a copy, or decommission this bookie",
-                    last_sequence + 1,
-                    head.sequence
-                );
-                return Err(Error::damaged(&self.segment.path, end, what));
+                // All groups of a segment are durable before the next segment is opened.
+                if head.settled_through() >= missing || !self.is_last {
+                    let what = format!(
+                        "group {missing} is damaged, and group {} at offset {offset} shows that it was once complete; \
+                         restore the file from a copy, or decommission this bookie",
+                        head.sequence
+                    );
+                    return Err(Error::damaged(&self.segment.path, end, what));
+                }
+                dropped.push(offset);
+                next = offset + (group.len() as u64).next_multiple_of(BLOCK_BYTES as u64);
             }
-            offset += BLOCK_BYTES as u64;
+            offset = next;
         }
-        Ok(())
+        if !dropped.is_empty() {
+            let (groups, path) = (dropped.len(), self.segment.path.display());
+            tracing::info!(%path, end, missing, groups, "a crash kept a group from the disk: those beside it are dropped");
+        }
+        Ok(dropped)
     }
 
     async fn apply(&self, head: &GroupHead, group: &Bytes, offset: u64, end: u64) -> Result<(), Error> {
