@@ -74,48 +74,70 @@ pub(crate) fn ledger_id(number: u64) -> Result<LedgerId> {
 /// # Errors
 /// When the bookie cannot be started or fails a request, or the directory cannot be written.
 pub fn run(plan: &Plan) -> Result<Vec<Row>> {
-    let entry_bytes: &[usize] = plan.scale.pick(&[1 << 10, 4 << 10, 64 << 10], &[1 << 10, 64 << 10], &[1 << 10]);
+    run_with(plan, plan.scale.pick(&[1 << 10, 4 << 10, 64 << 10], &[1 << 10, 64 << 10], &[1 << 10]))
+}
+
+/// The same with entries of these sizes.
+pub(crate) fn run_with(plan: &Plan, entry_bytes: &[usize]) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     let mut half_rate = 0.0;
     for &bytes in entry_bytes {
-        let pairs = throughput_pairs(plan, bytes)?;
+        let pairs = throughput_pairs(plan, bytes, 1)?;
         if bytes == 1 << 10 {
             let median = median_pair(Better::Higher, &pairs).map_or(0.0, |pair| pair.value * MIB / bytes as f64);
             half_rate = median / 2.0;
         }
-        let head = Head {
-            id: "P2",
-            what: format!("durable append throughput, {} KiB entries, one bookie, one connection", bytes >> 10),
-            unit: "MiB/s",
-            better: Better::Higher,
-            limit_is: "the journal's own groups of the same run written raw: same sizes, one sync each, as many in flight as it may have",
-        };
-        rows.extend(Row::of(head, &pairs, plan.scale, |pair, ratio| {
-            let cores_used = pair.fact(BOOKIE_CORES) + pair.fact(LOAD_CORES);
-            Some(Target {
-                text: "≥ 0.90 of the limit, or CPU-bound at ≥ 300,000 entries/s a core".to_owned(),
-                met: throughput_met(ratio, pair.fact(PER_CORE), cores_used, machine_cores()),
-            })
-        }));
+        let what = format!("durable append throughput, {} KiB entries, one bookie, one connection", bytes >> 10);
+        rows.extend(throughput_row(plan, what, &pairs));
     }
     rows.extend(latency_rows(plan, 1 << 10, half_rate)?);
     Ok(rows)
 }
 
-fn throughput_pairs(plan: &Plan, entry_bytes: usize) -> Result<Vec<Pair>> {
+/// Measures P2 with 1 KiB entries that go to many ledgers in turn.
+pub(crate) fn to_many_ledgers(plan: &Plan, ledgers: &[u64]) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for &ledgers in ledgers {
+        let pairs = throughput_pairs(plan, 1 << 10, ledgers)?;
+        let what = format!("durable append throughput, 1 KiB entries, {ledgers} ledgers in turn, one connection");
+        rows.extend(throughput_row(plan, what, &pairs));
+    }
+    Ok(rows)
+}
+
+fn throughput_row(plan: &Plan, what: String, pairs: &[Pair]) -> Option<Row> {
+    let head = Head {
+        id: "P2",
+        what,
+        unit: "MiB/s",
+        better: Better::Higher,
+        limit_is: "the journal's own groups of the same run written raw: same sizes, one sync each, as many in flight as it may have",
+    };
+    Row::of(head, pairs, plan.scale, |pair, ratio| {
+        let cores_used = pair.fact(BOOKIE_CORES) + pair.fact(LOAD_CORES);
+        Some(Target {
+            text: "≥ 0.90 of the limit, or CPU-bound at ≥ 300,000 entries/s a core".to_owned(),
+            met: throughput_met(ratio, pair.fact(PER_CORE), cores_used, machine_cores()),
+        })
+    })
+}
+
+fn throughput_pairs(plan: &Plan, entry_bytes: usize, ledgers: u64) -> Result<Vec<Pair>> {
     let sizes = sizes(plan);
     let payload = crate::payload(entry_bytes);
+    let ids: Vec<LedgerId> = (1..=ledgers).map(ledger_id).collect::<Result<_>>()?;
+    let to = if ledgers == 1 { String::new() } else { format!(" to {ledgers} ledgers") };
     let mut pairs = Vec::new();
     while plan.go_on(pairs.len(), sizes.pairs) {
         plan.say(format!(
-            "append {} KiB at full speed, pair {} of {}",
+            "append {} KiB{to} at full speed, pair {} of {}",
             entry_bytes >> 10,
             pairs.len() + 1,
             sizes.pairs
         ));
         let node = Node::start(&plan.scratch.join("bookie"), bookie_config(sizes.segment))?;
         let times = (sizes.warm_up, sizes.measured);
-        let speed = load::add_at_full_speed(&node.address(), ledger_id(1)?, &payload, times)?;
+        let speed = load::add_at_full_speed(&node.address(), &ids, &payload, times)?;
         let written = node.written();
         node.stop(true)?;
         pairs.push(throughput_pair(plan, entry_bytes, &speed, &written)?);
@@ -150,7 +172,7 @@ fn throughput_pair(plan: &Plan, entry_bytes: usize, speed: &FullSpeed, written: 
 }
 
 /// How many groups the journal of a bookie with [`bookie_config`] may have at the disk.
-fn journal_writes() -> usize {
+pub(crate) fn journal_writes() -> usize {
     BookieConfig::default().journal_writes
 }
 

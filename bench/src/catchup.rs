@@ -1,34 +1,29 @@
 //! `catchup`: how fast a reader that fell behind gets entries from a bookie (P4).
 //!
 //! The entries are in journal segments, sealed ones and the open one, and no longer in the bookie's write buffer. One connection reads them
-//! in order with many requests in flight: there are no batch reads on the wire yet, so each entry is a request. The limit is the slower of two raw things: reading the same bytes from the same files with large
-//! reads, and sending the bytes of the replies over one loopback connection.
+//! in order with many entries in flight, with a request for each or, as BookKeeper's clients do from 4.17 on, in batches. The limit is the slower of two
+//! raw things: reading the same bytes from the same files with large reads, and sending the bytes of the replies over one loopback connection.
 
 use std::fs::File;
-use std::io::Write as _;
-use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bookie::BookieConfig;
-use bytes::BytesMut;
 use client::{OpenMode, Opened};
 use common::shutdown::TaskTree;
 use config::ByteSize;
 use futures::StreamExt as _;
-use ledger::{
-    BODY_HEADER_BYTES, BookieId, DigestType, EntryHeader, EntryId, LedgerId, LedgerMetadata, Password, Quorums,
-};
+use ledger::{BODY_HEADER_BYTES, BookieId, DigestType, EntryId, LedgerId, LedgerMetadata, Password, Quorums};
 use metadata::Ledgers;
-use proto::ReadTarget;
-use proto::client::encode_read_v2;
 
 use crate::append::{bookie_config, ledger_id};
 use crate::cpu::CpuTimes;
-use crate::load::{self, Replies, Window};
+use crate::load;
 use crate::node::{Node, runtime};
 use crate::plan::{Error, Plan, Result};
+use crate::raw_files::{drop_from_page_cache, read_through};
+use crate::reader::{self, Ask};
 use crate::row::{Better, Fact, Head, Pair, Row, Target, fact};
 use crate::timing::{join, now, thread};
 use crate::{cpu, raw_net};
@@ -36,12 +31,8 @@ use crate::{cpu, raw_net};
 /// What P4 asks for.
 const ENTRIES_PER_SECOND_MIN: f64 = 250_000.0;
 const ENTRY_BYTES: usize = 1 << 10;
-/// Requests in flight: about a megabyte of replies.
-const WINDOW: u64 = 1024;
-const BATCH: u64 = 128;
 /// A reply before its body: length word, header, status, ledger, entry.
 const REPLY_HEAD_BYTES: u64 = 28;
-const RAW_READ_BYTES: usize = 1 << 20;
 
 /// The filled bookie.
 struct Filled {
@@ -52,26 +43,44 @@ struct Filled {
     files: Vec<(PathBuf, u64)>,
 }
 
-/// Measures P4: with the journal's files in the system's page cache, after they were dropped from it, and through the client library.
+/// Measures P4: entry by entry, in batches, and through the client library; with the journal's files in the system's page cache, and after
+/// they were dropped from it.
 ///
 /// # Errors
 /// When the bookie cannot be started, fails a request or gives wrong bytes.
 pub fn run(plan: &Plan) -> Result<Vec<Row>> {
+    run_with(plan, &WAYS)
+}
+
+/// A way to read: how it is called, whether the page cache is warm, and who asks.
+pub(crate) type Way = (&'static str, bool, Asker);
+
+/// All ways.
+pub(crate) const WAYS: [Way; 5] = [
+    ("page cache warm", true, Asker::Wire(Ask::Singly)),
+    ("page cache dropped", false, Asker::Wire(Ask::Singly)),
+    ("batch reads, page cache warm", true, Asker::Wire(Ask::InBatches)),
+    ("batch reads, page cache dropped", false, Asker::Wire(Ask::InBatches)),
+    ("client library, page cache warm", true, Asker::Client),
+];
+
+/// The same for some ways.
+pub(crate) fn run_with(plan: &Plan, ways: &[Way]) -> Result<Vec<Row>> {
     let entries = plan.scale.pick(600_000, 200_000, 4_000);
     let pairs = plan.scale.pick(5, 3, 1);
     plan.say(format!("catchup: write {entries} entries of 1 KiB"));
     let filled = fill(plan, entries)?;
     let mut rows = Vec::new();
-    rows.extend(measure(plan, &filled, pairs, "page cache warm", true, Way::Wire)?);
-    rows.extend(measure(plan, &filled, pairs, "page cache dropped", false, Way::Wire)?);
-    rows.extend(measure(plan, &filled, pairs, "client library, page cache warm", true, Way::Client)?);
+    for &way in ways {
+        rows.extend(measure(plan, &filled, pairs, way)?);
+    }
     filled.node.stop(true)?;
     Ok(rows)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
-    Wire,
+pub(crate) enum Asker {
+    Wire(Ask),
     Client,
 }
 
@@ -80,7 +89,7 @@ fn fill(plan: &Plan, entries: u64) -> Result<Filled> {
     let config = BookieConfig { write_buffer_bytes: ByteSize::new(0), ..bookie_config(segment) };
     let node = Node::start(&plan.scratch.join("bookie"), config)?;
     let ledger = ledger_id(1)?;
-    load::add_all(&node.address(), ledger, &crate::payload(ENTRY_BYTES), entries)?;
+    load::add_all(&node.address(), &[ledger], &crate::payload(ENTRY_BYTES), entries)?;
     let written = node.written();
     let paths = node.journal_files()?;
     let used = |number: usize| {
@@ -92,14 +101,14 @@ fn fill(plan: &Plan, entries: u64) -> Result<Filled> {
     Ok(Filled { node, ledger, entries, files })
 }
 
-fn measure(plan: &Plan, filled: &Filled, wanted: usize, how: &str, cached: bool, way: Way) -> Result<Option<Row>> {
+fn measure(plan: &Plan, filled: &Filled, wanted: usize, (how, cached, asker): Way) -> Result<Option<Row>> {
     let mut pairs = Vec::new();
     while plan.go_on(pairs.len(), wanted) {
         plan.say(format!("catchup, {how}, pair {} of {wanted}", pairs.len() + 1));
         prepare(filled, cached)?;
-        let (elapsed, mut facts) = match way {
-            Way::Wire => timed(|| read_wire(filled))?,
-            Way::Client => timed(|| read_client(filled))?,
+        let (elapsed, mut facts) = match asker {
+            Asker::Wire(ask) => timed(|| read_wire(filled, ask))?,
+            Asker::Client => timed(|| read_client(filled))?,
         };
         prepare(filled, cached)?;
         let from_files = read_raw(filled)?;
@@ -119,7 +128,7 @@ fn measure(plan: &Plan, filled: &Filled, wanted: usize, how: &str, cached: bool,
         limit_is: "the slower of: the same bytes read from the same files in 1 MiB reads; the replies' bytes over one loopback connection",
     };
     Ok(Row::of(head, &pairs, plan.scale, |pair, _| {
-        (way == Way::Wire)
+        (asker != Asker::Client)
             .then(|| Target { text: "≥ 250,000 entries/s".to_owned(), met: pair.value >= ENTRIES_PER_SECOND_MIN })
     }))
 }
@@ -139,25 +148,13 @@ fn timed(pass: impl FnOnce() -> Result<CpuTimes>) -> Result<(Duration, Vec<Fact>
 
 /// Puts all files into the page cache, or drops them from it.
 fn prepare(filled: &Filled, cached: bool) -> Result<()> {
+    if !cached {
+        return drop_from_page_cache(filled.files.iter().map(|(path, _)| path.as_path()));
+    }
     for (path, bytes) in &filled.files {
         let place = || format!("prepare {}", path.display());
         let file = File::open(path).map_err(Error::at(place()))?;
-        if cached {
-            read_through(&file, *bytes).map_err(Error::at(place()))?;
-        } else {
-            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).map_err(Error::at(place()))?;
-        }
-    }
-    Ok(())
-}
-
-fn read_through(file: &File, bytes: u64) -> std::io::Result<()> {
-    let mut buffer = vec![0; RAW_READ_BYTES];
-    let mut at = 0;
-    while at < bytes {
-        let part = (bytes - at).min(RAW_READ_BYTES as u64);
-        file.read_exact_at(&mut buffer[..part as usize], at)?;
-        at += part;
+        read_through(&file, *bytes).map_err(Error::at(place()))?;
     }
     Ok(())
 }
@@ -174,52 +171,9 @@ fn read_raw(filled: &Filled) -> Result<Duration> {
     join(reader).map_err(Error::at("read the journal's files raw"))
 }
 
-fn read_wire(filled: &Filled) -> Result<CpuTimes> {
-    let Filled { ledger, entries, .. } = *filled;
-    let stream = load::connect(&filled.node.address())?;
-    let mut replies = Replies::new(stream.try_clone().map_err(Error::at("clone a socket"))?);
-    let window = Arc::new(Window::default());
-    let sender = {
-        let (window, mut stream) = (window.clone(), stream);
-        thread("load-send", move || -> Result<()> {
-            let (mut sent, mut frames) = (0, BytesMut::new());
-            while sent < entries && window.wait(sent + BATCH, WINDOW) {
-                frames.clear();
-                let end = entries.min(sent + BATCH);
-                for entry in (sent..end).filter_map(EntryId::new) {
-                    encode_read_v2(ledger, ReadTarget::Entry(entry), None, false, &mut frames);
-                }
-                stream.write_all(&frames).map_err(Error::at("send reads to the bookie"))?;
-                sent = end;
-            }
-            Ok(())
-        })?
-    };
-    let receiver = thread("load-receive", move || -> Result<CpuTimes> {
-        // Every entry once: the sum of their ids tells a reply that came twice in the place of another.
-        let (mut answered, mut wrong, mut ids) = (0, 0_u64, 0_u64);
-        while answered < entries {
-            let before = answered;
-            let received = replies.receive(|reply| {
-                answered += 1;
-                let whole = reply.body.len() == BODY_HEADER_BYTES + ENTRY_BYTES;
-                let own = EntryHeader::from_body(&reply.body).is_ok_and(|header| header.entry.as_i64() == reply.entry);
-                wrong += u64::from(!whole || !own);
-                ids = ids.wrapping_add(reply.entry.cast_unsigned());
-            });
-            window.answered(answered - before);
-            received.inspect_err(|_| window.end())?;
-        }
-        if wrong > 0 {
-            return Err(Error::new("read entries", format!("{wrong} are not the entry that was asked for")));
-        }
-        if ids != entries * (entries - 1) / 2 {
-            return Err(Error::new("read entries", "some came twice and others not at all"));
-        }
-        Ok(CpuTimes::now())
-    })?;
-    let (received, sent) = (join(receiver), join(sender));
-    sent.and(received)
+fn read_wire(filled: &Filled, ask: Ask) -> Result<CpuTimes> {
+    let range = reader::Range { ledger: filled.ledger, entries: filled.entries, payload_bytes: ENTRY_BYTES };
+    reader::read(&filled.node.address(), range, ask, &Arc::default())
 }
 
 /// Reads the ledger as a program does, with the client library, which checks each header (the ledger has no digest).

@@ -19,6 +19,8 @@
 //! The micro-benchmarks of hot pure code (`cargo bench -p bench`) use [`PAYLOAD_BYTES`] and [`payload`] only.
 
 pub mod append;
+mod beside;
+pub mod bookie_node;
 pub mod catchup;
 pub mod cold_read;
 mod content;
@@ -31,9 +33,12 @@ mod node;
 pub mod offload;
 mod plan;
 mod raw_disk;
+mod raw_files;
 mod raw_net;
 mod raw_pages;
+mod reader;
 pub mod report;
+mod restart;
 mod row;
 mod timing;
 

@@ -8,7 +8,7 @@ use std::net::TcpStream;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use hdrhistogram::Histogram;
 use ledger::{BODY_HEADER_BYTES, EntryHeader, EntryId, LedgerId, MasterKey};
 use proto::client::{ADD_HEAD_BYTES, AddFlags, ResponseV2, add_head_v2, decode_response_v2};
@@ -26,23 +26,23 @@ const WINDOW_ENTRIES_MAX: u64 = 8192;
 /// A bookie that says nothing for this long has failed the bench.
 const SILENCE_MAX: Duration = Duration::from_secs(20);
 
-/// Frames of adds to one ledger, made in place.
+/// Frames of adds, made in place: to one ledger, or to several in turn.
 pub(crate) struct AddFrames {
     batch: Vec<u8>,
     frame_bytes: usize,
     payload_bytes: usize,
-    ledger: LedgerId,
+    ledgers: Vec<LedgerId>,
 }
 
 impl AddFrames {
-    pub(crate) fn new(ledger: LedgerId, payload: &[u8]) -> Self {
+    pub(crate) fn new(ledgers: &[LedgerId], payload: &[u8]) -> Self {
         let body_bytes = BODY_HEADER_BYTES + payload.len();
         let mut frame = add_head_v2(&MasterKey::derive(b""), body_bytes, AddFlags::default()).to_vec();
         frame.resize(ADD_HEAD_BYTES + BODY_HEADER_BYTES, 0);
         frame.extend_from_slice(payload);
         let frames = (BATCH_BYTES / frame.len()).max(1);
         let frame_bytes = frame.len();
-        Self { batch: frame.repeat(frames), frame_bytes, payload_bytes: payload.len(), ledger }
+        Self { batch: frame.repeat(frames), frame_bytes, payload_bytes: payload.len(), ledgers: ledgers.to_vec() }
     }
 
     /// How many fit one write.
@@ -56,12 +56,15 @@ impl AddFrames {
         (most, self.per_batch().min(most.div_ceil(4)))
     }
 
-    /// Frames for `count` entries from `first` on; `count` must fit a batch.
+    /// Frames for `count` adds from the one numbered `first` on; `count` must fit a batch. With one ledger the numbers are its entry
+    /// ids; with several each ledger gets the next entry in its turn.
     pub(crate) fn make(&mut self, first: u64, count: u64) -> &[u8] {
         let used = count as usize * self.frame_bytes;
-        for (entry, frame) in (first..).zip(self.batch[..used].chunks_exact_mut(self.frame_bytes)) {
+        for (number, frame) in (first..).zip(self.batch[..used].chunks_exact_mut(self.frame_bytes)) {
+            let turn = number % self.ledgers.len() as u64;
+            let entry = number / self.ledgers.len() as u64;
             let header = EntryHeader {
-                ledger: self.ledger,
+                ledger: self.ledgers[turn as usize],
                 entry: EntryId::new(entry).unwrap_or(EntryId::ZERO),
                 last_confirmed: entry.checked_sub(1).and_then(EntryId::new),
                 length: (entry + 1) * self.payload_bytes as u64,
@@ -101,6 +104,19 @@ impl Replies {
 
     /// Waits for bytes and hands every whole reply to `take`; returns when they came. A refused request ends the bench.
     pub(crate) fn receive(&mut self, mut take: impl FnMut(&ResponseV2)) -> Result<Instant> {
+        self.receive_frames(|frame| {
+            let reply = decode_response_v2(frame).map_err(Error::at("read a reply"))?;
+            if reply.status != Status::Ok {
+                let what = format!("entry {} of ledger {}", reply.entry, reply.ledger);
+                return Err(Error::new(what, format!("the bookie answered {:?}", reply.status)));
+            }
+            take(&reply);
+            Ok(())
+        })
+    }
+
+    /// The same for replies of any form, as their frames.
+    pub(crate) fn receive_frames(&mut self, mut take: impl FnMut(Bytes) -> Result<()>) -> Result<Instant> {
         let count = self.stream.read(&mut self.chunk).map_err(Error::at("wait for replies of the bookie"))?;
         if count == 0 {
             return Err(Error::new("wait for replies of the bookie", "it closed the connection"));
@@ -108,12 +124,7 @@ impl Replies {
         let came = now();
         self.buffer.extend_from_slice(&self.chunk[..count]);
         while let Some(frame) = self.decoder.decode(&mut self.buffer).map_err(Error::at("read a reply"))? {
-            let reply = decode_response_v2(frame).map_err(Error::at("read a reply"))?;
-            if reply.status != Status::Ok {
-                let what = format!("entry {} of ledger {}", reply.entry, reply.ledger);
-                return Err(Error::new(what, format!("the bookie answered {:?}", reply.status)));
-            }
-            take(&reply);
+            take(frame)?;
         }
         Ok(came)
     }
@@ -189,11 +200,11 @@ impl Stretch {
 /// that stalls the stretch must still hold whole groups. Tells what was acknowledged in the latter.
 pub(crate) fn add_at_full_speed(
     address: &str,
-    ledger: LedgerId,
+    ledgers: &[LedgerId],
     payload: &[u8],
     (warm_up, measured): (Duration, Duration),
 ) -> Result<FullSpeed> {
-    let mut frames = AddFrames::new(ledger, payload);
+    let mut frames = AddFrames::new(ledgers, payload);
     let (most, batch) = frames.window();
     let stream = connect(address)?;
     let mut replies = Replies::new(stream.try_clone().map_err(Error::at("clone a socket"))?);
@@ -239,9 +250,9 @@ pub(crate) fn add_at_full_speed(
     }
 }
 
-/// Adds `count` entries at full speed and waits until all are acknowledged.
-pub(crate) fn add_all(address: &str, ledger: LedgerId, payload: &[u8], count: u64) -> Result<()> {
-    let mut frames = AddFrames::new(ledger, payload);
+/// Adds `count` entries in all at full speed and waits until all are acknowledged.
+pub(crate) fn add_all(address: &str, ledgers: &[LedgerId], payload: &[u8], count: u64) -> Result<()> {
+    let mut frames = AddFrames::new(ledgers, payload);
     let (most, batch) = frames.window();
     let mut stream = connect(address)?;
     let mut replies = Replies::new(stream.try_clone().map_err(Error::at("clone a socket"))?);
@@ -275,7 +286,7 @@ pub(crate) fn add_steadily(
     per_second: f64,
     (warm_up, measured): (Duration, Duration),
 ) -> Result<Steady> {
-    let mut frames = AddFrames::new(ledger, payload);
+    let mut frames = AddFrames::new(&[ledger], payload);
     let batch = frames.per_batch();
     let stream = connect(address)?;
     let mut replies = Replies::new(stream.try_clone().map_err(Error::at("clone a socket"))?);
@@ -333,7 +344,7 @@ mod tests {
     #[test]
     fn frames_carry_rising_ids_and_are_whole() {
         let ledger = LedgerId::new(7_u64).unwrap();
-        let mut frames = AddFrames::new(ledger, &[9; 1000]);
+        let mut frames = AddFrames::new(&[ledger], &[9; 1000]);
         let mut expected = BytesMut::new();
         for entry in 41..44_u64 {
             let entry = EntryId::new(entry).unwrap();
@@ -344,6 +355,17 @@ mod tests {
         }
         assert_eq!(frames.make(41, 3), &expected[..]);
         assert!(frames.per_batch() > 200);
+    }
+
+    #[test]
+    fn ledgers_get_their_entries_in_turn() {
+        let ledgers = [3_u64, 4, 5].map(|id| LedgerId::new(id).unwrap());
+        let mut frames = AddFrames::new(&ledgers, &[9; 10]);
+        let frame_bytes = ADD_HEAD_BYTES + BODY_HEADER_BYTES + 10;
+        let made = frames.make(5, 3).chunks_exact(frame_bytes);
+        let headers = made.map(|frame| EntryHeader::from_body(&frame[ADD_HEAD_BYTES..]).unwrap());
+        let places: Vec<_> = headers.map(|header| (header.ledger.get(), header.entry.get(), header.length)).collect();
+        assert_eq!(places, [(5, 1, 20), (3, 2, 30), (4, 2, 30)]);
     }
 
     #[test]

@@ -18,6 +18,7 @@ use tokio::runtime::Runtime;
 use crate::cpu;
 use crate::disk_record::{RecordingDisk, Written};
 use crate::plan::{Error, Result};
+use crate::timing::{now, sleep_until};
 
 /// Memory that requests and replies share; the limits of a bookie are what binds.
 pub(crate) const BUDGET_BYTES: u64 = 256 << 20;
@@ -33,6 +34,12 @@ pub(crate) fn runtime(name: &str) -> Result<Runtime> {
         .map_err(Error::at(format!("start the {name} threads")))
 }
 
+/// What a bookie leaves that was killed: its files, and the metadata that knows it.
+pub(crate) struct Remains {
+    dir: PathBuf,
+    metadata: Arc<dyn MetadataStore>,
+}
+
 /// A bookie that runs.
 pub(crate) struct Node {
     runtime: Runtime,
@@ -40,13 +47,21 @@ pub(crate) struct Node {
     disk: RecordingDisk,
     metadata: Arc<dyn MetadataStore>,
     dir: PathBuf,
+    registration_ttl: Duration,
 }
 
 impl Node {
     /// Starts a bookie in `dir`, which it makes.
     pub(crate) fn start(dir: &Path, config: BookieConfig) -> Result<Self> {
+        Self::start_again(Remains { dir: dir.to_path_buf(), metadata: Arc::new(MemoryStore::new()) }, config)
+    }
+
+    /// Starts a bookie on what another one has left.
+    pub(crate) fn start_again(remains: Remains, config: BookieConfig) -> Result<Self> {
+        let Remains { dir, metadata } = remains;
+        let dir = dir.as_path();
         let runtime = runtime(cpu::NODE)?;
-        let metadata: Arc<dyn MetadataStore> = Arc::new(MemoryStore::new());
+        let registration_ttl = config.registration_ttl.duration();
         let place = format!("start a bookie in {}", dir.display());
         let started = runtime.block_on(async {
             let disk = LocalDisk::open(dir).await.map_err(Error::at(&place))?;
@@ -68,7 +83,7 @@ impl Node {
             Ok((bookie, disk))
         });
         let (bookie, disk) = started?;
-        Ok(Self { runtime, bookie: Some(bookie), disk, metadata, dir: dir.to_path_buf() })
+        Ok(Self { runtime, bookie: Some(bookie), disk, metadata, dir: dir.to_path_buf(), registration_ttl })
     }
 
     /// Where it listens.
@@ -107,6 +122,20 @@ impl Node {
         files.retain(|path| path.extension().is_some_and(|end| end == "seg"));
         files.sort_unstable();
         Ok(files)
+    }
+
+    /// How many ledgers it knows.
+    pub(crate) fn ledgers(&self) -> u64 {
+        self.bookie.as_ref().map_or(0, |bookie| bookie.stats().ledgers)
+    }
+
+    /// Ends it as SIGKILL would, as far as its files tell: its tasks are dropped where they are, and nothing is written in farewell.
+    /// Returns once its registration has lived out its time, for which a bookie that starts again would wait.
+    pub(crate) fn kill(mut self) -> Result<Remains> {
+        drop(self.bookie.take());
+        self.runtime.shutdown_timeout(STOP_DEADLINE);
+        sleep_until(now() + self.registration_ttl);
+        Ok(Remains { dir: self.dir, metadata: self.metadata })
     }
 
     /// Stops it; `remove` also removes its directory.

@@ -1,4 +1,5 @@
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use url::Url;
@@ -48,7 +49,7 @@ pub struct Plan {
     /// How much.
     pub scale: Scale,
     /// Told at each step.
-    pub progress: Box<Progress>,
+    pub progress: Arc<Progress>,
     /// When no further repetition begins; the first always does.
     pub(crate) until: Instant,
 }
@@ -79,7 +80,14 @@ impl Plan {
     /// A plan whose time starts now.
     pub fn new(scratch: PathBuf, scale: Scale, progress: Box<Progress>) -> Self {
         let budget = scale.pick(Duration::from_secs(3600), Duration::from_secs(36), Duration::from_secs(8));
-        Self { scratch, store: None, scale, progress, until: now() + budget }
+        Self { scratch, store: None, scale, progress: progress.into(), until: now() + budget }
+    }
+
+    /// The plan of a part of a bench, which has so much time of its own where the scale is quick.
+    pub(crate) fn part(&self, quick: Duration) -> Self {
+        let until = self.scale.pick(self.until, now() + quick, self.until);
+        let Self { scratch, store, scale, progress, .. } = self;
+        Self { scratch: scratch.clone(), store: store.clone(), scale: *scale, progress: progress.clone(), until }
     }
 
     /// Whether another repetition may begin, `done` being how many there are.

@@ -76,7 +76,7 @@ directory, store and loopback, by doing the product's own pattern of sizes and s
 means as good as the machine, for rates and for times alike. A share above 1.02 would be a mistake of the bench, and the bench then fails.
 Product and raw runs alternate; the row is the median pair. Load generator, product and object store share the machine's cores.
 
-Measure your own machine with `thermocline bench append`, `catchup`, `cold-read` or `offload` (`--quick` takes less than 50 seconds each), your
+Measure your own machine with `thermocline bench append`, `catchup`, `bookie`, `cold-read` or `offload` (`--quick` takes less than 50 seconds each), your
 own disk with `--dir`, your own object store with `--store`.
 
 ";
@@ -85,7 +85,8 @@ const NOT_MEASURED: &str = "\
 ## What is not measured yet
 
 - P2's comparison with Apache BookKeeper on the same machine.
-- P3, P6, P7 and P9 to P15.
+- P3, P6, P9, P10 and P12 to P15.
+- P7, P11, batch reads (P4) and many ledgers (P2) are measured by `thermocline bench bookie`; the table does not have them yet.
 ";
 
 /// The document.

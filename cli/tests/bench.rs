@@ -55,8 +55,14 @@ fn append_gives_throughput_and_latency() {
 }
 
 #[test]
-fn catchup_gives_three_ways_to_read() {
-    assert_eq!(smoke("catchup"), ["P4", "P4", "P4"]);
+fn catchup_gives_five_ways_to_read() {
+    assert_eq!(smoke("catchup"), ["P4"; 5]);
+}
+
+#[test]
+fn bookie_gives_all_figures_of_a_storage_node() {
+    let rows = ["P2", "P1", "P1", "P1", "P2", "P4", "P4", "P4", "P7", "P11"];
+    assert_eq!(smoke("bookie"), rows);
 }
 
 #[test]

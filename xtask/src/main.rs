@@ -25,7 +25,7 @@ cargo xtask <command>
   interop --official [--bookies apache] [--fast | --only CLASS] [--write-docs]
                           BookKeeper's own tests, all, those that CI runs, or those of one class; --write-docs: the table
                           in docs/compatibility.md, from what these and earlier runs left
-  bench NAME [OPTIONS]    `thermocline bench NAME` from a release build: append, catchup, cold-read, offload, report
+  bench NAME [OPTIONS]    `thermocline bench NAME` from a release build: append, catchup, bookie, cold-read, offload, report
   bench micro [NAME] [-- ARGS]
                           the benchmarks of hot pure code, or the one named
 

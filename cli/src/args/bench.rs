@@ -23,6 +23,15 @@ pub enum BenchCommand {
     ///
     /// Limit: the slower of reading the same bytes from the same files in large reads, and sending the replies' bytes over one loopback connection.
     Catchup(BenchArgs),
+    /// The figures of a bookie in one run: append and catchup, and what only shows with more load (P1, P2, P4, P7, P11).
+    ///
+    /// Beside those two: appends to 10 and 1,000 ledgers at once (P2); the latency of appends at half speed while two readers that fell behind read
+    /// at full speed from the disk (P7); and how long a bookie takes to serve again after it was killed, with 10 GiB of journal and a million ledgers (P11).
+    ///
+    /// Limits: those of append and catchup; for P7 the journal's own groups written raw with nobody reading, for P11 reading the part of the journal that
+    /// has no index yet. --quick takes 1 KiB entries only, 1,000 ledgers, single reads and batches from the page cache, and a journal of half a GiB.
+    /// Needs up to 16 GiB in --dir; --quick needs 5.
+    Bookie(BenchArgs),
     /// How fast one reader gets a settled ledger from the object store through a gateway (P5).
     ///
     /// The store is one in this process that answers as a cloud store does (first byte after about 30 ms, 58 MiB/s a connection, stragglers), or the one

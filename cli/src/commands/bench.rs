@@ -16,6 +16,7 @@ pub(super) async fn run(command: BenchCommand) -> Result<(), Fault> {
     match command {
         BenchCommand::Append(args) => measure(args, None, bench::append::run).await,
         BenchCommand::Catchup(args) => measure(args, None, bench::catchup::run).await,
+        BenchCommand::Bookie(args) => measure(args, None, bench::bookie_node::run).await,
         BenchCommand::ColdRead(args) => measure(args.common, args.store, bench::cold_read::run).await,
         BenchCommand::Offload(args) => measure(args.common, args.store, bench::offload::run).await,
         BenchCommand::Report { files, json } => write_report(&files, json.as_deref()),
