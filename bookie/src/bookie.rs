@@ -22,6 +22,7 @@ use crate::format::SegmentId;
 use crate::identity::{self, Directories};
 use crate::index::{Index, RocksIndex, rows};
 use crate::journal::{JournalWriter, Replayed, SEAL_QUEUE, SealJob, Sealer, SegmentMaker, replay};
+use crate::limbo::{Integrity, Limbo, Mark};
 use crate::metrics::Metrics;
 use crate::registration::Registration;
 use crate::relay::{Relay, RelayParts};
@@ -70,6 +71,8 @@ pub struct BookieStats {
     pub ledgers: u64,
     /// Ledgers that were dropped.
     pub tombstones: u64,
+    /// Ledgers of which entries may be missing after a stop without order, as far as they are known.
+    pub limbo: u64,
     /// Whether adds are taken.
     pub state: BookieState,
 }
@@ -107,7 +110,8 @@ impl Bookie {
         Self::start_inner(config, parts, async || Ok(index)).await
     }
 
-    async fn start_inner(
+    /// As [`Bookie::start`], with an index that is opened when the directory is known to be the bookie's.
+    pub(crate) async fn start_inner(
         config: BookieConfig,
         parts: BookieParts,
         open_index: impl AsyncFnOnce() -> Result<Arc<dyn Index>, Error>,
@@ -120,8 +124,19 @@ impl Bookie {
         let index = open_index().await?;
         identity.confirm(&*disk, &dirs, &cookies, &*index).await?;
 
+        let (mark, unproven) = Mark::begin(disk.clone(), dirs.root, config.sync).await?;
+        let mark = Arc::new(mark);
         let tombstones = Tombstones::load(&*index).await?;
-        let store = Arc::new(Store::new(config, dirs.journal, disk, index, clock, tombstones));
+        let limbo = Limbo::new(unproven);
+        let store = Arc::new(Store::new(config, dirs.journal, disk, index, clock, tombstones, limbo));
+        if unproven {
+            store.condition.read_only(
+                "the last run did not sync its journal and did not stop in order: it is not known yet which ledgers may have lost \
+                 entries here"
+                    .to_owned(),
+            );
+            store.condition.refuse_priority();
+        }
         let restored = restore(&store).await?;
         let maker = Arc::new(SegmentMaker::new(store.clone(), rng, restored.next));
         let (seal, jobs) = mpsc::channel(SEAL_QUEUE);
@@ -134,7 +149,7 @@ impl Bookie {
         let tasks = tasks.child("bookie");
         let instance = identity.instance().clone();
         let connections = tasks.child("server");
-        let relay = Relay::new(RelayParts {
+        let parts = RelayParts {
             store: store.clone(),
             metadata: metadata.clone(),
             instance: instance.clone(),
@@ -143,14 +158,26 @@ impl Bookie {
             connector,
             budget: budget.clone(),
             tasks: connections.clone(),
-        });
+        };
+        let integrity =
+            unproven.then(|| Integrity::new(&RelayParts { tasks: tasks.clone(), ..parts.clone() }, mark.clone()));
+        let relay = Relay::new(parts);
         let server = Arc::new(Server::new(store.clone(), relay, &budget, connections));
         let collector = Collector::new(store.clone(), metadata.clone(), instance.clone(), id.clone(), tasks.clone());
         let collector = Arc::new(collector);
         let bookie = Self { id, address, store, collector, maker, tasks };
-        bookie.serve(writer, (jobs, restored.unsealed), server, listener);
+        bookie.serve((writer, mark), (jobs, restored.unsealed), server, listener);
         match bookie.register(metadata, instance, offer).await {
-            Ok(()) => Ok(bookie),
+            Ok(()) => {
+                if let Some(integrity) = integrity {
+                    let stopping = bookie.tasks.clone();
+                    bookie.tasks.spawn("integrity", async move {
+                        // What is cut off is done over by the next start.
+                        stopping.token().run_until_cancelled(integrity.run()).await;
+                    });
+                }
+                Ok(bookie)
+            }
             Err(error) => {
                 // The cause is told; what still runs ends with the deadline.
                 let _ = bookie.stop(Duration::from_secs(5)).await;
@@ -161,14 +188,19 @@ impl Bookie {
 
     fn serve(
         &self,
-        writer: JournalWriter,
+        (writer, mark): (JournalWriter, Arc<Mark>),
         (jobs, replayed): (mpsc::Receiver<SealJob>, Vec<Arc<OpenSegment>>),
         server: Arc<Server>,
         listener: Box<dyn Listener>,
     ) {
         let (store, maker) = (self.store.clone(), self.maker.clone());
         let connections = server.tasks.clone();
-        self.tasks.spawn_critical("journal", writer.run());
+        let written = store.clone();
+        self.tasks.spawn_critical("journal", async move {
+            writer.run().await?;
+            mark.end(&written).await;
+            Ok::<(), Error>(())
+        });
         self.tasks.spawn_critical(
             "sealer",
             Sealer { store: store.clone(), maker: maker.clone(), jobs, replayed, ended: false }.run(),
@@ -243,6 +275,7 @@ impl Bookie {
             entries: store.entries(),
             ledgers: store.ledgers(),
             tombstones: store.tombstones.count(),
+            limbo: store.limbo.count(),
             state: store.condition.state(),
         }
     }
@@ -357,7 +390,7 @@ async fn look_for_space(store: &Store, maker: &SegmentMaker) {
     if let Ok(free) = store.disk.free_bytes(&store.journal_dir).await {
         store.metrics.disk_free(free);
     }
-    if store.condition.is_writable() || store.condition.failure().is_some() {
+    if store.condition.is_writable() || store.condition.failure().is_some() || store.limbo.is_everything() {
         return;
     }
     if maker.has_priority_space().await {

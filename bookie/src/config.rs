@@ -12,7 +12,8 @@ pub enum SyncMode {
     /// Every acknowledged entry survives a power cut of this machine.
     #[default]
     Always,
-    /// Acknowledged entries survive the end of the process, not a power cut: only with replicas on other machines.
+    /// Acknowledged entries survive the end of the process, not a power cut: only with replicas on other machines. After a stop that was
+    /// not in order the bookie asks metadata and those replicas what it should hold; until then what is missing is unknown.
     Never,
 }
 
@@ -60,7 +61,8 @@ pub struct BookieConfig {
     pub long_polls_max: usize,
     /// Longest frame accepted and sent, length word included.
     pub frame_bytes_max: ByteSize,
-    /// Whether the journal syncs before it acknowledges.
+    /// Whether the journal syncs before it acknowledges: `always`, or `never`, where a power cut may take acknowledged entries from this
+    /// bookie and the others must have them.
     pub sync: SyncMode,
     /// How often segments are looked through for ledgers that may be dropped.
     pub collect_interval: Span,

@@ -4,6 +4,7 @@
 //! disk would keep after a power cut and injects faults, for tests.
 
 mod aligned;
+mod faulty;
 mod local;
 mod memory;
 pub mod suite;
@@ -17,6 +18,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 pub use aligned::{AlignedBuffer, BLOCK_BYTES};
+pub use faulty::{DiskFault, FaultyDisk};
 pub use local::LocalDisk;
 pub use memory::MemoryDisk;
 

@@ -1,8 +1,9 @@
 //! The index: where sealed entries are, what is known of each ledger, and which ledgers were dropped.
 //!
 //! [`Index`] is a small ordered map of bytes with atomic synced batches; [`RocksIndex`] keeps it on disk, [`MemoryIndex`] in
-//! memory for tests. [`rows`] gives keys and values their meaning. Everything but the tombstones follows from the segments.
+//! memory for tests, [`FileIndex`] in files of a [`crate::Disk`], which may be a simulated one. [`rows`] gives keys and values their meaning. Everything but the tombstones follows from the segments.
 
+mod file;
 mod memory;
 mod rocks;
 pub(crate) mod rows;
@@ -12,6 +13,7 @@ use async_trait::async_trait;
 
 use crate::error::Error;
 
+pub use file::FileIndex;
 pub use memory::MemoryIndex;
 pub use rocks::RocksIndex;
 

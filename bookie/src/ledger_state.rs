@@ -210,6 +210,14 @@ impl LedgerState {
         Ok(Admission { write_key, write_fence })
     }
 
+    /// A fence that nobody asked for, of a ledger that may be unknown here. Its record MUST be queued before the lock is released.
+    pub(crate) fn admit_own_fence(&mut self) -> Admission {
+        self.exists = true;
+        self.fenced = true;
+        self.fence_durability = Durability::Queued;
+        Admission { write_key: false, write_fence: true }
+    }
+
     /// Decides on an explicit last-add-confirmed, which no fence stops. On success its records MUST be queued before the lock is
     /// released.
     pub(crate) fn admit_write_lac(&mut self, key: &MasterKey) -> Result<Admission, Refusal> {

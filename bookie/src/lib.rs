@@ -6,12 +6,13 @@
 //!
 //! # Layout
 //! `<dir>/VERSION` and `<dir>/journal/VERSION`: the cookie. `<dir>/journal/<id>.seg`: segments. `<dir>/index/`: the index.
+//! `<dir>/UNPROVEN`: a run that did not sync its journal has not ended in order; see `limbo.rs`.
 //!
 //! # Promises
 //! * An add is acknowledged after its group is synced. A failed write or sync ends writing until a restart.
 //! * A fence is acknowledged, positively or not, after it is synced; no normal add is acknowledged after that, ever.
 //! * "No entry" is said only of a ledger whose records are all here and readable. Damage is an I/O error, a dropped ledger is
-//!   unknown.
+//!   unknown, and so is what a bookie may have lost that did not sync its journal.
 //! * Nothing is dropped without a durable tombstone, and no tombstone is written without a proof from metadata.
 //!
 //! * What is asked of a ledger that moved away is asked of its present members; what they do not answer is unknown.
@@ -28,6 +29,7 @@ mod identity;
 pub mod index;
 mod journal;
 mod ledger_state;
+mod limbo;
 mod metrics;
 mod registration;
 mod relay;

@@ -50,9 +50,17 @@ const FREE: Def = Def::new(
 const STORED: Def = Def::new("thermocline_bookie_stored_entries", "Entries in all segments.");
 const LEDGERS: Def = Def::new("thermocline_bookie_ledgers", "Ledgers with something stored; approximate.");
 const TOMBSTONES: Def = Def::new("thermocline_bookie_tombstones", "Ledgers that were dropped.");
+const LIMBO: Def = Def::new(
+    "thermocline_bookie_limbo_ledgers",
+    "Ledgers of which entries may be missing here after a stop without order: what is missing of them is unknown, not absent.",
+);
+const RESTORED: Def = Def::new(
+    "thermocline_bookie_restored_entries",
+    "Entries that were missing after such a stop and were fetched from other members.",
+);
 const STATE: Def = Def::new(
     "thermocline_bookie_state",
-    "1 for the state the bookie is in: writable, read-only (until there is space again), failed (read-only until a restart).",
+    "1 for the state the bookie is in: writable, read-only (until there is space again), failed (read-only until a restart), limbo (read-only until it knows which ledgers may have lost entries here).",
 );
 const CONNECTIONS: Def = Def::new("thermocline_bookie_connections", "Connections that are open.");
 const ACCEPTED: Def = Def::new("thermocline_bookie_connections_accepted", "Connections that were taken in.");
@@ -169,6 +177,7 @@ labels! {
         Writable = "writable",
         ReadOnly = "read-only",
         Failed = "failed",
+        Limbo = "limbo",
     }
 }
 
@@ -219,6 +228,7 @@ pub(crate) struct Metrics {
     held_back: By<HeldBack, Counter>,
     reclaimed: Counter,
     freed: Counter,
+    restored: Counter,
 }
 
 impl Metrics {
@@ -250,6 +260,7 @@ impl Metrics {
             held_back: By::default(),
             reclaimed: Counter::default(),
             freed: Counter::default(),
+            restored: Counter::default(),
         }
     }
 
@@ -323,6 +334,11 @@ impl Metrics {
         }
     }
 
+    /// An entry that was missing was fetched.
+    pub(crate) fn restored(&self) {
+        self.restored.inc();
+    }
+
     #[cfg(test)]
     pub(crate) fn held_back(&self) -> (u64, u64) {
         (self.held_back.of(HeldBack::Locked).get(), self.held_back.of(HeldBack::Marked).get())
@@ -358,6 +374,7 @@ impl Metrics {
         set.counters(HELD_BACK, &own.held_back);
         set.counter(RECLAIMED, &own.reclaimed);
         set.counter(FREED, &own.freed);
+        set.counter(RESTORED, &own.restored);
 
         let mut look = |def, value: fn(&Store) -> u64| {
             let store = Arc::downgrade(store);
@@ -369,9 +386,12 @@ impl Metrics {
         look(STORED, |store| store.entries());
         look(LEDGERS, |store| store.ledgers());
         look(TOMBSTONES, |store| store.tombstones.count());
+        look(LIMBO, |store| store.limbo.count());
         let watched = Arc::downgrade(store);
         set.computed_by(STATE, move |state: State| {
-            let now = match watched.upgrade()?.condition.state() {
+            let store = watched.upgrade()?;
+            let now = match store.condition.state() {
+                BookieState::ReadOnly { for_good: false, .. } if store.limbo.is_everything() => State::Limbo,
                 BookieState::Writable => State::Writable,
                 BookieState::ReadOnly { for_good: false, .. } => State::ReadOnly,
                 BookieState::ReadOnly { for_good: true, .. } => State::Failed,

@@ -22,6 +22,7 @@
 //! A number of requests at a time (and of one connection no more than its part), memory of its own for answers, and a
 //! deadline that counts from when a request was received. No turn of the disk, of a connection, or of the journal is held meanwhile.
 
+mod copies;
 pub(crate) mod decide;
 mod known;
 mod link;
@@ -40,6 +41,7 @@ use proto::Status;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
+pub(crate) use self::copies::Copies;
 use self::decide::{ClosedLedger, Hearsay, Tally, Want, share};
 use self::known::{Knowledge, KnownLedgers};
 use self::link::{Answer, Question};
@@ -55,6 +57,7 @@ const COMPLAINT_INTERVAL: Duration = Duration::from_secs(30);
 const CONNECTION_PART: usize = 8;
 
 /// What a relay is given.
+#[derive(Clone)]
 pub(crate) struct RelayParts {
     pub(crate) store: Arc<Store>,
     pub(crate) metadata: Arc<dyn MetadataStore>,

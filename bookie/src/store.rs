@@ -43,6 +43,7 @@ use crate::format::{Place, RecordKind, SegmentId};
 use crate::index::{Index, Write, rows};
 use crate::journal::JournalQueue;
 use crate::ledger_state::LedgerState;
+use crate::limbo::Limbo;
 use crate::metrics::Metrics;
 use recent::RecentGroups;
 
@@ -58,6 +59,7 @@ pub(crate) struct Store {
     pub(crate) queue: JournalQueue,
     pub(crate) table: LedgerTable,
     pub(crate) tombstones: Tombstones,
+    pub(crate) limbo: Limbo,
     pub(crate) sealed: SealedSegments,
     /// Oldest first.
     unsealed: RwLock<Vec<Arc<OpenSegment>>>,
@@ -91,6 +93,7 @@ impl Store {
         index: Arc<dyn Index>,
         clock: Clock,
         tombstones: Tombstones,
+        limbo: Limbo,
     ) -> Self {
         Self {
             metrics: Metrics::new(),
@@ -98,6 +101,7 @@ impl Store {
             queue: JournalQueue::new(),
             table: LedgerTable::new(),
             tombstones,
+            limbo,
             sealed: SealedSegments::new(disk.clone(), &journal_dir, config.index_cache_bytes.bytes()),
             unsealed: RwLock::default(),
             recent: RecentGroups::new(config.write_buffer_bytes.bytes()),

@@ -2,6 +2,7 @@
 
 mod batch;
 mod collect;
+mod cuts;
 mod damage;
 mod elsewhere;
 mod fencing;
@@ -9,6 +10,7 @@ mod gate;
 mod guarded;
 mod hostile;
 mod identity;
+mod limbo;
 mod load;
 mod operations;
 mod overlap;

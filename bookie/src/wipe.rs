@@ -18,6 +18,7 @@ use metadata::Cookie;
 use crate::error::Error;
 use crate::format::SegmentId;
 use crate::identity::{Directories, INTENT_FILE, VERSION_FILE};
+use crate::limbo::MARK_FILE;
 
 /// Stands in the directory from before the first removal until after the last.
 pub(crate) const FORMATTING_FILE: &str = "FORMATTING";
@@ -68,7 +69,7 @@ impl Wipe {
         let owner = lock(&dirs.index)?;
         let mut found = Found::default();
         found.take(&dirs.root, |name| {
-            [VERSION_FILE, INTENT_FILE, FORMATTING_FILE].iter().any(|known| is_or_was(name, known))
+            [VERSION_FILE, INTENT_FILE, FORMATTING_FILE, MARK_FILE].iter().any(|known| is_or_was(name, known))
         })?;
         found.take(&dirs.journal, |name| is_or_was(name, VERSION_FILE) || SegmentId::from_file_name(name).is_some())?;
         // Whatever the database calls its files; it shares its directory with nobody.

@@ -153,6 +153,20 @@ impl Ledgers {
         listing::page(&*self.store, &layout::ledgers_root(), after, limit, layout::is_behind_ledgers, read).await
     }
 
+    /// As [`Ledgers::list`], with a record that cannot be read in its place: for whoever must not pass one over.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn list_each(
+        &self,
+        after: Option<LedgerId>,
+        limit: usize,
+    ) -> Result<Vec<(LedgerId, Result<LedgerRecord, Error>)>, Error> {
+        let after = after.map(layout::ledger_key);
+        let read = |key: &Key, found| layout::parse_ledger_key(key).map(|id| Ok((id, record(id, found))));
+        listing::page(&*self.store, &layout::ledgers_root(), after, limit, layout::is_behind_ledgers, read).await
+    }
+
     /// Watches one ledger's record.
     ///
     /// # Errors

@@ -10,6 +10,9 @@ use crate::members::{self, Member};
 use crate::run::{self, Counts};
 use crate::tidy;
 
+/// The lives of one bookie that end at any call to its disk.
+const DISK_LIVES: &str =
+    "test --workspace --locked --lib -- --nocapture --exact tests::cuts::lives_that_end_at_any_call_to_the_disk";
 /// The integration test that is the simulation; it has a lane of its own.
 const SIMULATION: &str = "sim";
 /// The one that kills processes; it has a lane of its own too.
@@ -115,22 +118,33 @@ impl Context<'_> {
     }
 }
 
-/// `sim [--minutes N | --seeds N | --seed S]`
+/// `sim [--minutes N | --seeds N | --seed S | --disk-seeds N | --disk-seed S]`
 pub(crate) fn simulate(root: &Path, options: &[&str]) -> Result<(), String> {
-    let mut variables = Vec::new();
+    let (mut variables, mut disk) = (Vec::new(), false);
     for pair in options.chunks(2) {
         let (name, wanted) = match pair.first() {
+            Some(&"--disk-seeds") => ("THERMOCLINE_DISK_SEEDS", "a number of seeds"),
+            Some(&"--disk-seed") => ("THERMOCLINE_DISK_SEED", "a seed"),
             Some(&"--minutes") => ("SIM_MINUTES", "a number of minutes"),
             Some(&"--seeds") => ("SIM_SEEDS", "a number of seeds"),
             Some(&"--seed") => ("SIM_SEED", "a seed"),
-            _ => return Err(format!("unknown option {:?}; use --minutes N, --seeds N or --seed S", pair.join(" "))),
+            _ => {
+                return Err(format!(
+                    "unknown option {:?}; use --minutes N, --seeds N, --seed S, --disk-seeds N or --disk-seed S",
+                    pair.join(" ")
+                ));
+            }
         };
+        disk |= name.starts_with("THERMOCLINE_DISK");
         let value = pair.get(1).and_then(|text| text.parse::<u64>().ok());
         let value = value.ok_or_else(|| format!("{} needs {wanted}", pair.join(" ")))?;
         variables.push((name, value.to_string()));
     }
     let context = Context { root, members: members::read(root)?, variables };
     let mut counts = Counts::default();
+    if disk {
+        return context.cargo(DISK_LIVES, &[], &mut counts).map(|_| ());
+    }
     let exists = context.members.iter().flat_map(Member::test_targets).any(|name| name == SIMULATION);
     if !exists {
         return Err("there is no simulation: tests/sim/main.rs is missing".to_owned());

@@ -18,6 +18,8 @@ cargo xtask <command>
   tidy                    house rules: manifests, arrows between crates, forbidden words, docs
   sim [--minutes N | --seeds N | --seed S]
                           the simulation for N minutes of new seeds, for the first N seeds, or for one seed again
+  sim [--disk-seeds N | --disk-seed S]
+                          bookies whose lives end at any call to their disk, for the first N seeds, or for one seed again
   crash [--rounds N] [--seed S]
                           processes killed at random moments (N rounds) and at each step, full disks
   interop [--bookies apache] [--old]

@@ -10,6 +10,9 @@ use bytes::Bytes;
 
 use super::{AlignedBuffer, Disk, DiskFile, FileFacts};
 
+/// What a disk writes whole.
+const SECTOR_BYTES: usize = 512;
+
 /// A disk in memory that forgets at [`MemoryDisk::crash`] what was not synced, directory entries included, and fails on demand.
 #[derive(Clone, Default)]
 pub struct MemoryDisk {
@@ -83,6 +86,29 @@ impl Content {
             self.durable[range.clone()].copy_from_slice(&self.current[range]);
         }
     }
+
+    fn sync_range(&mut self, range: Range<usize>) {
+        let bytes = self.durable.len().max(range.end);
+        self.durable.resize(bytes, 0);
+        self.durable[range.clone()].copy_from_slice(&self.current[range.clone()]);
+        self.dirty.retain(|dirty| *dirty != range);
+    }
+
+    /// What a power cut leaves, where `stays` says for each sector that was not synced whether it came to the disk all the same.
+    fn after_power_cut(&self, stays: &mut impl FnMut() -> bool) -> Self {
+        let mut left = self.durable.clone();
+        for range in &self.dirty {
+            let end = range.end.min(self.current.len());
+            for start in (range.start..end).step_by(SECTOR_BYTES) {
+                if stays() {
+                    let sector = start..(start + SECTOR_BYTES).min(end);
+                    left.resize(left.len().max(sector.end), 0);
+                    left[sector.clone()].copy_from_slice(&self.current[sector]);
+                }
+            }
+        }
+        Self { current: left.clone(), durable: left, dirty: Vec::new() }
+    }
 }
 
 impl MemoryDisk {
@@ -120,16 +146,27 @@ impl MemoryDisk {
     /// A copy of the disk as a power cut at this moment would leave it.
     #[must_use]
     pub fn crash(&self) -> Self {
+        self.crash_keeping(|| false)
+    }
+
+    /// As [`MemoryDisk::crash`], where `stays` is asked of each sector and each change of a directory that was not synced whether it came
+    /// to the disk all the same.
+    #[must_use]
+    pub fn crash_keeping(&self, mut stays: impl FnMut() -> bool) -> Self {
         let state = lock(&self.shared);
-        let survivors: BTreeMap<_, _> = state
-            .durable
-            .iter()
-            .map(|(path, content)| {
-                let durable = lock(content).durable.clone();
-                let content = Content { current: durable.clone(), durable, dirty: Vec::new() };
-                (path.clone(), Arc::new(Mutex::new(content)))
-            })
-            .collect();
+        let mut survivors = BTreeMap::new();
+        let paths: BTreeSet<&PathBuf> = state.durable.keys().chain(state.files.keys()).collect();
+        for path in paths {
+            let content = match (state.durable.get(path), state.files.get(path)) {
+                (Some(_), Some(content)) => content,
+                // Removed, or created.
+                (Some(content), None) if !stays() => content,
+                (None, Some(content)) if stays() => content,
+                _ => continue,
+            };
+            let left = lock(content).after_power_cut(&mut stays);
+            survivors.insert(path.clone(), Arc::new(Mutex::new(left)));
+        }
         let state = State {
             dirs: state.dirs.clone(),
             files: survivors.clone(),
@@ -285,7 +322,8 @@ impl DiskFile for Handle {
             content.dirty.push(start..end);
             if sync {
                 state.check_sync()?;
-                content.sync();
+                // Of other writes it says nothing.
+                content.sync_range(start..end);
             }
             Ok(())
         })();

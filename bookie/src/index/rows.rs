@@ -186,6 +186,15 @@ impl LedgerSet {
         }
     }
 
+    /// The ledgers behind one of them, or all, in the order of ids.
+    pub(crate) fn behind(&self, after: Option<LedgerId>) -> impl Iterator<Item = LedgerId> {
+        let (chunk, low) = after.map_or((0, None), |after| (split(after).0, Some(split(after).1)));
+        self.0.range(chunk..).flat_map(move |(at, bitmap)| {
+            let from = if *at == chunk { low.map_or(0, |low| low + 1) } else { 0 };
+            bitmap.range(from..).filter_map(move |low| LedgerId::new((at << 16) | u64::from(low)))
+        })
+    }
+
     pub(crate) fn len(&self) -> u64 {
         self.0.values().map(RoaringBitmap::len).sum()
     }

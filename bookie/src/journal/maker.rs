@@ -7,7 +7,7 @@ use common::rng::Rng;
 use tokio::sync::{Mutex, Notify};
 
 use super::{Class, describe};
-use crate::config::{CONTROL_BYTES_MAX, SyncMode};
+use crate::config::CONTROL_BYTES_MAX;
 use crate::disk::AlignedBuffer;
 use crate::error::Error;
 use crate::format::{SegmentHeader, SegmentId};
@@ -25,6 +25,8 @@ struct State {
     next: SegmentId,
     /// Oldest first. More than one only where segments came back because the index had no space to name them.
     spares: VecDeque<OpenSegment>,
+    /// A file was made halfway: its id is used up, and no later one may ever be used, or its start would miss this one.
+    failed: Option<String>,
 }
 
 /// Why there is no segment.
@@ -36,15 +38,30 @@ pub(crate) enum MakeError {
     Failed(Error),
 }
 
+impl State {
+    fn check(&self) -> Result<(), MakeError> {
+        match &self.failed {
+            None => Ok(()),
+            Some(reason) => Err(MakeError::Failed(Error::JournalFailed(reason.clone()))),
+        }
+    }
+}
+
 impl SegmentMaker {
     /// `next` is above every id ever used.
     pub(crate) fn new(store: Arc<Store>, rng: Rng, next: SegmentId) -> Self {
-        Self { store, rng, state: Mutex::new(State { next, spares: VecDeque::new() }), spare_wanted: Notify::new() }
+        Self {
+            store,
+            rng,
+            state: Mutex::new(State { next, spares: VecDeque::new(), failed: None }),
+            spare_wanted: Notify::new(),
+        }
     }
 
     /// The next segment, of at least `bytes` unless a spare one comes first. See [`Class`] for the space it may take.
     pub(crate) async fn next(&self, bytes: u64, class: Class) -> Result<OpenSegment, MakeError> {
         let mut state = self.state.lock().await;
+        state.check()?;
         if let Some(spare) = state.spares.pop_front() {
             self.store.spare_segments.fetch_sub(1, Ordering::Relaxed);
             return Ok(spare);
@@ -69,9 +86,10 @@ impl SegmentMaker {
     }
 
     /// Prepares a spare segment; without space there is none, which shows when the segment is needed. A disk that fails ends
-    /// writing, whoever asked: the id of a file that was made halfway is used up, and must never be followed by a later one.
+    /// writing, whoever asked.
     pub(crate) async fn prepare_spare(&self) -> Result<(), MakeError> {
         let mut state = self.state.lock().await;
+        state.check()?;
         if state.spares.iter().all(|spare| spare.class != Class::Normal) {
             let spare = self.create(&mut state, self.store.config.segment_bytes.bytes(), Class::Normal).await;
             let spare = spare.inspect_err(|error| {
@@ -86,6 +104,14 @@ impl SegmentMaker {
     }
 
     async fn create(&self, state: &mut State, bytes: u64, class: Class) -> Result<OpenSegment, MakeError> {
+        let made = self.try_create(state, bytes, class).await;
+        if let Err(MakeError::Failed(error)) = &made {
+            state.failed = Some(describe(error));
+        }
+        made
+    }
+
+    async fn try_create(&self, state: &mut State, bytes: u64, class: Class) -> Result<OpenSegment, MakeError> {
         let store = &self.store;
         self.check_space(bytes, class).await?;
         let header = SegmentHeader { id: state.next, nonce: self.rng.next_u64() };
@@ -98,8 +124,8 @@ impl SegmentMaker {
         // The id is used up by the file, whatever comes next.
         state.next = header.id.next();
         store.allocated_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let sync = store.config.sync == SyncMode::Always;
-        let (_, written) = file.write(0, AlignedBuffer::copy_of(&header.encode()), sync).await;
+        // Whatever the sync mode: without its header no group of the segment can be told from what the disk held before.
+        let (_, written) = file.write(0, AlignedBuffer::copy_of(&header.encode()), true).await;
         written.map_err(Error::disk("write", &path)).map_err(MakeError::Failed)?;
         let synced = store.disk.sync_dir(&store.journal_dir).await;
         synced.map_err(Error::disk("sync", &store.journal_dir)).map_err(MakeError::Failed)?;

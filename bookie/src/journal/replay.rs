@@ -28,6 +28,8 @@ pub(crate) struct Replayed {
 
 /// Replays the segments that the index does not cover, oldest first, and seals each where it ends.
 ///
+/// Where everything is in limbo, the journal was not synced and may have holes anywhere: what is whole is taken, wherever it stands.
+///
 /// # Errors
 /// Missing space for the index is none: segments are served unsealed. [`Error::Damaged`] when a group in the middle is damaged; then nothing was changed.
 pub(crate) async fn replay(store: &Store, segments: &[SegmentId], mut last_sequence: u64) -> Result<Replayed, Error> {
@@ -106,11 +108,12 @@ enum Found {
 impl Reader<'_> {
     /// Applies all groups up to the first that is not whole.
     async fn read_groups(mut self, mut last_sequence: u64) -> Result<End, Error> {
+        let salvages = self.store.limbo.is_everything();
         let mut offset = BLOCK_BYTES as u64;
         loop {
             match self.group_at(offset).await? {
                 Found::Group(head, group) => {
-                    if head.sequence != last_sequence + 1 {
+                    if head.sequence != last_sequence + 1 && !(salvages && head.sequence > last_sequence) {
                         let what = format!("group {} follows group {last_sequence}: groups are missing", head.sequence);
                         return Err(Error::damaged(&self.segment.path, offset, what));
                     }
@@ -118,12 +121,30 @@ impl Reader<'_> {
                     self.apply(&head, &group, offset, end).await?;
                     (last_sequence, offset) = (head.sequence, end);
                 }
+                Found::Nothing if salvages => match self.group_behind(offset, last_sequence).await? {
+                    Some(found) => offset = found,
+                    None => return Ok(End { last_sequence, dropped: Vec::new() }),
+                },
                 Found::Nothing => {
                     let dropped = self.groups_to_drop(offset, last_sequence).await?;
                     return Ok(End { last_sequence, dropped });
                 }
             }
         }
+    }
+
+    /// Where the next group begins behind a place without one.
+    async fn group_behind(&mut self, offset: u64, last_sequence: u64) -> Result<Option<u64>, Error> {
+        let mut next = offset + BLOCK_BYTES as u64;
+        while next < self.window.file_bytes {
+            if let Found::Group(head, _) = self.group_at(next).await?
+                && head.sequence > last_sequence
+            {
+                return Ok(Some(next));
+            }
+            next += BLOCK_BYTES as u64;
+        }
+        Ok(None)
     }
 
     async fn group_at(&mut self, offset: u64) -> Result<Found, Error> {

@@ -26,6 +26,13 @@ impl ClosedLedger {
         self.segments.iter().map(|segment| segment.ensemble.len()).sum()
     }
 
+    /// Whether a member is to hold an entry.
+    pub(crate) fn is_held_by(&self, entry: EntryId, member: &BookieId) -> bool {
+        let after = self.segments.partition_point(|segment| segment.first_entry <= entry);
+        let Some(segment) = self.segments.get(after.saturating_sub(1)) else { return false };
+        self.quorums.write_set(entry).any(|index| segment.ensemble.get(index) == Some(member))
+    }
+
     /// The members that hold an entry, in the order in which readers ask them, each once and without `me`.
     pub(crate) fn holders(&self, entry: EntryId, me: &BookieId) -> Vec<BookieId> {
         let after = self.segments.partition_point(|segment| segment.first_entry <= entry);

@@ -93,10 +93,7 @@ impl Reads {
 
     async fn answer_next(&self, job: PollJob, slot: &LedgerSlot, confirmed_ms: Option<u64>) {
         let (metrics, clock) = (&self.server.store.metrics, &self.server.store.clock);
-        let known = {
-            let state = slot.lock();
-            state.is_whole().map(|()| state.last_confirmed)
-        };
+        let known = self.server.store.is_whole(slot).map(|()| slot.lock().last_confirmed);
         let answered = match known.map_err(Absence::status) {
             Err(status) => Err(status),
             Ok(max_lac) if max_lac > job.previous => self.next_entry(&job, slot, max_lac, confirmed_ms).await,

@@ -22,6 +22,15 @@ impl Absence {
 }
 
 impl Store {
+    /// Whether what is here of a ledger is all there ever was, so that it may be told as such; else why not.
+    pub(crate) fn is_whole(&self, slot: &LedgerSlot) -> Result<(), Absence> {
+        // Limbo before the ledger's state, as whoever searches does.
+        let unproven = self.limbo.covers(slot.id());
+        let state = slot.lock();
+        // A tombstone is never lost: a deleted ledger is deleted.
+        if unproven && state.tombstone.is_none() { Err(Absence::Unknown) } else { state.is_whole() }
+    }
+
     /// The entries of a ledger that are here, encoded; an error where that is not for sure all that should be here. An encoding
     /// of more than `bytes_max` cannot be sent and is an error too. Each segment is read in a turn of its own of `turns`.
     pub(crate) async fn list_entries(
@@ -30,13 +39,13 @@ impl Store {
         turns: &Semaphore,
         bytes_max: usize,
     ) -> Result<Bytes, Status> {
-        slot.lock().is_whole().map_err(Absence::status)?;
+        self.is_whole(slot).map_err(Absence::status)?;
         let held = self.held_entries(slot, turns).await.map_err(|error| {
             tracing::error!(ledger = %slot.id(), error = &error as &dyn std::error::Error, "list entries");
             Status::Io
         })?;
         // After the search: a segment that was dropped meanwhile left a tombstone.
-        slot.lock().is_whole().map_err(Absence::status)?;
+        self.is_whole(slot).map_err(Absence::status)?;
         let mut list = AvailabilityWriter::default();
         for (number, entry) in held.iter().filter_map(EntryId::new).enumerate() {
             if number % ROWS == 0 {
@@ -52,7 +61,7 @@ impl Store {
     }
 
     /// Entries of all segments, each once, however many segments hold it. Neighbours cost a bit each in memory.
-    async fn held_entries(&self, slot: &LedgerSlot, turns: &Semaphore) -> Result<RoaringTreemap, Error> {
+    pub(crate) async fn held_entries(&self, slot: &LedgerSlot, turns: &Semaphore) -> Result<RoaringTreemap, Error> {
         let mut held = RoaringTreemap::new();
         let mut rows = Vec::with_capacity(ROWS);
         // The unsealed first: one that is sealed meanwhile is then found in one of two places.

@@ -94,14 +94,18 @@ impl Store {
 
     /// The entry that is meant, and the last-add-confirmed to tell.
     fn resolve(&self, slot: &LedgerSlot, target: ReadTarget) -> Result<(EntryId, Option<EntryId>), Status> {
+        let unproven = self.limbo.covers(slot.id());
         let state = slot.lock();
-        if state.tombstone == Some(Tombstone::Deleted) || !state.exists {
-            return Err(Status::NoLedger);
+        match state.tombstone {
+            Some(Tombstone::Deleted) => return Err(Status::NoLedger),
+            _ if state.exists => {}
+            _ if unproven => return Err(Status::UnknownLedgerState),
+            _ => return Err(Status::NoLedger),
         }
         let entry = match (target, state.max_entry) {
             (ReadTarget::Entry(entry), _) => entry,
-            // What was dropped may have been higher.
-            (ReadTarget::Last, _) if state.tombstone.is_some() => return Err(Status::UnknownLedgerState),
+            // What was dropped, or lost, may have been higher.
+            (ReadTarget::Last, _) if state.tombstone.is_some() || unproven => return Err(Status::UnknownLedgerState),
             (ReadTarget::Last, Some(entry)) => entry,
             (ReadTarget::Last, None) => return Err(Status::NoEntry),
         };
@@ -110,6 +114,8 @@ impl Store {
 
     /// Finds an entry, newest segment first. What cannot be told for sure is an error, never "no entry".
     pub(crate) async fn locate(&self, slot: &LedgerSlot, target: ReadTarget) -> Result<Located, Status> {
+        // Before the search: what is fetched again is visible before its ledger is out of limbo.
+        let unproven = self.limbo.covers(slot.id());
         let (entry, last_confirmed) = self.resolve(slot, target)?;
         match self.search(slot, entry, last_confirmed).await {
             Ok(Some(located)) => Ok(located),
@@ -117,6 +123,7 @@ impl Store {
             Ok(None) => match (slot.lock().tombstone, target) {
                 (Some(Tombstone::Deleted), _) => Err(Status::NoLedger),
                 (Some(_), _) => Err(Status::UnknownLedgerState),
+                (None, ReadTarget::Entry(_)) if unproven => Err(Status::UnknownLedgerState),
                 (None, ReadTarget::Entry(_)) => Err(Status::NoEntry),
                 (None, ReadTarget::Last) => {
                     tracing::error!(ledger = %slot.id(), %entry, "the highest entry of the ledger is in no segment");

@@ -153,6 +153,14 @@ impl Store {
         receiver.await.unwrap_or(Err(Status::Io))
     }
 
+    /// Queues a fence that no caller asked for.
+    pub(crate) fn queue_fence(&self, slot: &Arc<LedgerSlot>, done: Completion) {
+        let mut state = slot.lock();
+        let admission = state.admit_own_fence();
+        let record = Pending::control(slot, RecordKind::Fence, Bytes::new(), Some(done));
+        self.queue_records(slot, &mut state, admission, Some(record));
+    }
+
     fn queue_records(
         &self,
         slot: &Arc<LedgerSlot>,

@@ -137,6 +137,10 @@ pub(super) struct Running {
 }
 
 impl Running {
+    pub(super) fn of(bookie: Bookie, tasks: TaskTree, world: &World) -> Self {
+        Self { bookie, tasks, network: world.network.clone() }
+    }
+
     pub(super) async fn connect(&self) -> Wire {
         Wire::new(self.network.connect(&self.bookie.address()).await.unwrap())
     }

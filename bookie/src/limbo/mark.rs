@@ -1,0 +1,77 @@
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::config::SyncMode;
+use crate::disk::Disk;
+use crate::error::Error;
+use crate::store::Store;
+
+/// Stands in a bookie's directory while its content may be less than what it acknowledged, should the run that put it there not end in
+/// order.
+pub(crate) const MARK_FILE: &str = "UNPROVEN";
+const MARK_BYTES_MAX: usize = 4 << 10;
+const TEXT: &str = "This bookie ran without syncing its journal (sync = \"never\"). If it did not stop in order, entries that it acknowledged may\n\
+be missing here: at its next start it asks metadata and the other members of its ledgers, and removes this file once nothing is\n\
+missing. Do not remove it by hand: what was lost would then be told as if it never was.\n";
+
+/// The mark of a run that may lose what it acknowledges.
+pub(crate) struct Mark {
+    disk: Arc<dyn Disk>,
+    root: PathBuf,
+    path: PathBuf,
+    sync: SyncMode,
+}
+
+impl Mark {
+    /// Looks for the mark of an earlier run, and puts one where this run needs it. To be called before anything is acknowledged.
+    /// With whether there was one.
+    ///
+    /// # Errors
+    /// When the disk refuses it.
+    pub(crate) async fn begin(disk: Arc<dyn Disk>, root: PathBuf, sync: SyncMode) -> Result<(Self, bool), Error> {
+        let path = root.join(MARK_FILE);
+        let found = disk.read_file(&path, MARK_BYTES_MAX).await.map_err(Error::disk("read", &path))?.is_some();
+        if !found && sync == SyncMode::Never {
+            disk.write_file(&path, TEXT.as_bytes()).await.map_err(Error::disk("write", &path))?;
+        }
+        Ok((Self { disk, root, path, sync }, found))
+    }
+
+    /// Nothing is in limbo any more. The mark goes, unless this run needs one of its own.
+    ///
+    /// # Errors
+    /// When the disk refuses it; the mark may stand then, which costs another check at the next start.
+    pub(crate) async fn proven(&self) -> Result<(), Error> {
+        match self.sync {
+            SyncMode::Always => self.remove().await,
+            SyncMode::Never => Ok(()),
+        }
+    }
+
+    /// The journal has ended in order. The mark of a run that did not sync goes once all it wrote is durable.
+    pub(crate) async fn end(&self, store: &Store) {
+        if self.sync == SyncMode::Always || !store.limbo.is_empty() || store.condition.failure().is_some() {
+            return;
+        }
+        let ended = async {
+            // Sealed segments were synced when they were sealed.
+            for segment in store.unsealed() {
+                segment.file.sync().await.map_err(Error::disk("sync", &segment.path))?;
+            }
+            self.remove().await
+        };
+        if let Err(error) = ended.await {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(error, "the next start checks whether anything was lost, since this stop was not in order");
+        }
+    }
+
+    async fn remove(&self) -> Result<(), Error> {
+        let found = self.disk.read_file(&self.path, MARK_BYTES_MAX).await.map_err(Error::disk("read", &self.path))?;
+        if found.is_some() {
+            self.disk.remove(&self.path).await.map_err(Error::disk("remove", &self.path))?;
+            self.disk.sync_dir(&self.root).await.map_err(Error::disk("sync", &self.root))?;
+        }
+        Ok(())
+    }
+}
