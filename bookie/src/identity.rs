@@ -150,17 +150,16 @@ impl Identity {
             Some(found) if found == text => {}
             None if self.new => index.write(vec![rows::put_identity(&text)]).await?,
             found => {
-                let what = if found.is_some() {
-                    "is of another bookie"
-                } else {
-                    "is blank, and with it the tombstones are lost"
-                };
-                return Err(Error::Identity(format!(
-                    "the index in {} {what}: bring the right directory back, or remove bookie {} from the cluster and start \
-                     it in an empty directory",
-                    dirs.index.display(),
-                    self.cookie.bookie
-                )));
+                let (index, root, bookie) = (dirs.index.display(), dirs.root.display(), &self.cookie.bookie);
+                let other = format!(
+                    "bring the right directory back, or remove bookie {bookie} from the cluster and start it in an empty directory"
+                );
+                return Err(Error::Identity(match found {
+                    Some(_) => format!("the index in {index} is of another bookie: {other}"),
+                    None => format!(
+                        "the index in {index} is blank: make it anew with `thermocline bookie rebuild-index --dir {root}`, {other}"
+                    ),
+                }));
             }
         }
         if !self.new {

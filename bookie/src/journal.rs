@@ -38,8 +38,8 @@ use tokio::sync::mpsc;
 
 pub(crate) use maker::SegmentMaker;
 pub(crate) use queue::{Class, Completion, JournalQueue, Pending, Work};
-pub(crate) use replay::{Replayed, replay};
-pub(crate) use seal::{SealJob, Sealer};
+pub(crate) use replay::{Replayed, Reread, replay, reread};
+pub(crate) use seal::{SealJob, Sealer, enter, seal};
 
 use crate::config::SyncMode;
 use crate::disk::BLOCK_BYTES;

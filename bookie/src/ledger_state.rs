@@ -7,7 +7,7 @@
 use bytes::Bytes;
 use ledger::{EntryId, LedgerId, MasterKey};
 
-use crate::format::SegmentId;
+use crate::format::{LedgerRow, SegmentId};
 use crate::index::rows::{LedgerSegment, LedgerStateRow};
 
 /// How far a record that must outlive the process has come. Only moves forward, except that a failed write starts over.
@@ -264,6 +264,20 @@ impl LedgerState {
         self.last_confirmed = self.last_confirmed.max(confirmed);
         if self.explicit_lac.as_deref().and_then(confirmed_in) <= Some(confirmed) {
             self.explicit_lac = Some(Bytes::copy_from_slice(body));
+        }
+    }
+
+    /// What the index of a sealed segment says of the ledger.
+    pub(crate) fn on_sealed(&mut self, segment: SegmentId, row: &LedgerRow) {
+        self.on_record(segment);
+        self.max_entry = self.max_entry.max(row.max_entry);
+        self.last_confirmed = self.last_confirmed.max(row.last_confirmed);
+        self.recovery_ms = self.recovery_ms.max(row.recovery_ms);
+        if self.known_key().is_none() && row.master_key.is_some() {
+            (self.master_key, self.key_durability) = (row.master_key, Durability::Yes);
+        }
+        if row.fenced {
+            (self.fenced, self.fence_durability) = (true, Durability::Yes);
         }
     }
 

@@ -31,6 +31,7 @@ mod journal;
 mod ledger_state;
 mod limbo;
 mod metrics;
+mod rebuild;
 mod registration;
 mod relay;
 mod server;
@@ -44,6 +45,7 @@ pub use config::{BookieConfig, SyncMode};
 pub use disk::{Disk, LocalDisk, MemoryDisk};
 pub use error::{Error, ErrorKind};
 pub use identity::{cookie_of, known_id};
+pub use rebuild::{Rebuilt, rebuild_index};
 pub use store::BookieState;
 pub use wipe::{Wipe, Wiped};
 

@@ -10,6 +10,8 @@
 //! 3. A ledger in limbo that is closed is compared with what metadata says should be here; what is missing is fetched from its other members
 //!    (`integrity.rs`). Once all of it is durable here, the ledger is out of limbo. One that is open waits until somebody closes it.
 //!
+//! The same is done after an index was rebuilt from segments and something of it was lost (`rebuild.rs`).
+//!
 //! The mark stays until no ledger is in limbo, so a crash at any moment starts this over. Source: sections 4.7 and 5 of the protocol
 //! notes on limbo and the data-integrity check (BP-46 of BookKeeper).
 
@@ -22,7 +24,7 @@ use std::sync::{PoisonError, RwLock};
 use ledger::LedgerId;
 
 pub(crate) use integrity::Integrity;
-pub(crate) use mark::{MARK_FILE, Mark};
+pub(crate) use mark::{MARK_FILE, Mark, put_mark};
 
 use crate::index::rows::LedgerSet;
 

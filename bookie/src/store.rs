@@ -31,7 +31,7 @@ pub use condition::BookieState;
 pub(crate) use condition::Condition;
 pub(crate) use open::OpenSegment;
 pub(crate) use read::{Fetched, Located, Spot};
-pub(crate) use sealed::SealedSegments;
+pub(crate) use sealed::{SealedFile, SealedSegments};
 pub(crate) use table::{LedgerSlot, LedgerTable};
 pub(crate) use tombstones::Tombstones;
 pub(crate) use write::Add;

@@ -17,6 +17,7 @@ mod overlap;
 mod polls;
 mod priority;
 mod real_disk;
+mod rebuild;
 mod relay;
 mod restart;
 mod space;

@@ -19,6 +19,7 @@ use crate::error::Error;
 use crate::format::SegmentId;
 use crate::identity::{Directories, INTENT_FILE, VERSION_FILE};
 use crate::limbo::MARK_FILE;
+use crate::rebuild::NEW_INDEX;
 
 /// Stands in the directory from before the first removal until after the last.
 pub(crate) const FORMATTING_FILE: &str = "FORMATTING";
@@ -74,6 +75,7 @@ impl Wipe {
         found.take(&dirs.journal, |name| is_or_was(name, VERSION_FILE) || SegmentId::from_file_name(name).is_some())?;
         // Whatever the database calls its files; it shares its directory with nobody.
         found.take(&dirs.index, |_| true)?;
+        found.take(&dirs.root.join(NEW_INDEX), |_| true)?;
         if let Some(stranger) = found.strangers.first() {
             return Err(Error::Identity(format!(
                 "{} is not a bookie's: move it away first; nothing was removed",
@@ -130,7 +132,7 @@ impl Wipe {
         for path in self.files.iter().filter(|path| **path != mark) {
             remove(path)?;
         }
-        for dir in [&self.dirs.journal, &self.dirs.index] {
+        for dir in [&self.dirs.journal, &self.dirs.index, &self.dirs.root.join(NEW_INDEX)] {
             if dir.is_dir() {
                 fs::remove_dir(dir).map_err(Error::disk("remove", dir))?;
             }
@@ -185,7 +187,7 @@ impl Found {
             let (path, name) = (entry.path(), entry.file_name());
             let facts = fs::symlink_metadata(&path).map_err(Error::disk("look at", &path))?;
             let name = name.to_str().unwrap_or("");
-            if facts.is_dir() && (name == "journal" || name == "index" || name == LOST_AND_FOUND) {
+            if facts.is_dir() && (name == "journal" || name == "index" || name == NEW_INDEX || name == LOST_AND_FOUND) {
                 continue;
             }
             if facts.is_file() && ours(name) {
@@ -216,7 +218,7 @@ fn read_cookie(path: &Path) -> Result<Option<Cookie>, Error> {
 }
 
 /// Takes the lock that a bookie holds while it runs.
-fn lock(index: &Path) -> Result<Option<File>, Error> {
+pub(crate) fn lock(index: &Path) -> Result<Option<File>, Error> {
     let dir = match File::open(index) {
         Ok(dir) => dir,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

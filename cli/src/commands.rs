@@ -2,6 +2,7 @@
 
 mod bench;
 mod bookie_format;
+mod bookie_rebuild;
 mod cluster;
 mod config;
 mod cookie;
@@ -38,6 +39,9 @@ pub async fn run(cli: Cli) -> Result<(), Fault> {
         Command::Standalone(args) => standalone::run(args).await,
         Command::Bookie(BookieArgs { command: Some(BookieCommand::Format(args)), .. }) => {
             bookie_format::run(args).await
+        }
+        Command::Bookie(BookieArgs { command: Some(BookieCommand::RebuildIndex(args)), .. }) => {
+            Box::pin(bookie_rebuild::run(args)).await
         }
         Command::Bookie(args) => crate::roles::run_bookie(args).await,
         Command::Gateway(args) => crate::roles::run_gateway(args).await,

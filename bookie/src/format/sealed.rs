@@ -267,6 +267,11 @@ impl SealedLayout {
         self.block_range(self.groups_end, block, self.entries, ENTRY_BLOCK_ROWS, ENTRY_ROW_BYTES)
     }
 
+    /// How many entry blocks there are.
+    pub fn entry_blocks(&self) -> u32 {
+        u32::try_from(self.entries.div_ceil(ENTRY_BLOCK_ROWS as u64)).unwrap_or(u32::MAX)
+    }
+
     fn ledgers_start(&self) -> u64 {
         self.groups_end + Self::blocks(self.entries, ENTRY_BLOCK_ROWS, ENTRY_ROW_BYTES).1
     }

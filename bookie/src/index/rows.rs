@@ -199,6 +199,12 @@ impl LedgerSet {
         self.0.values().map(RoaringBitmap::len).sum()
     }
 
+    /// Writes all chunks.
+    pub(crate) fn put_all(&self, kind: TombstoneKind) -> Vec<Write> {
+        let firsts = self.0.keys().filter_map(|chunk| LedgerId::new(chunk << 16));
+        firsts.map(|first| self.put_chunk(kind, first)).collect()
+    }
+
     /// Writes the chunk that holds `ledger`.
     pub(crate) fn put_chunk(&self, kind: TombstoneKind, ledger: LedgerId) -> Write {
         let (chunk, _) = split(ledger);

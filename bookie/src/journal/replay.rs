@@ -40,7 +40,8 @@ pub(crate) async fn replay(store: &Store, segments: &[SegmentId], mut last_seque
         let segment = Arc::new(open_segment(store, *id).await?);
         segment.index_mut().last_sequence = last_sequence;
         let window = Window::new(&*segment.file, &segment.path, segment.capacity);
-        let reader = Reader { store, segment: &segment, window, is_last: segments.last() == Some(id) };
+        let is_last = segments.last() == Some(id);
+        let reader = Reader { store, segment: &segment, window, is_last, take: Reread::Everything };
         let end = reader.read_groups(last_sequence).await?;
         last_sequence = end.last_sequence;
         entries += segment.index().entries;
@@ -72,6 +73,34 @@ pub(crate) async fn replay(store: &Store, segments: &[SegmentId], mut last_seque
     Ok(Replayed { last_sequence, entries, unsealed })
 }
 
+/// What is taken from a segment that is read again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reread {
+    Everything,
+    /// Keys, fences and explicit last-add-confirmed: where its entries are is known.
+    Controls,
+}
+
+/// Reads the groups of one segment again, past whatever is damaged, into the store's ledgers. With how many groups are damaged or
+/// missing. The store must have everything in limbo. `last_sequence` is that of the segment before, for one without a group.
+///
+/// # Errors
+/// When the file cannot be read, or has no header.
+pub(crate) async fn reread(
+    store: &Store,
+    id: SegmentId,
+    last_sequence: u64,
+    take: Reread,
+) -> Result<(Arc<OpenSegment>, u64), Error> {
+    debug_assert!(store.limbo.is_everything(), "what is missing must not be told as absent afterwards");
+    let segment = Arc::new(open_segment(store, id).await?);
+    segment.index_mut().last_sequence = last_sequence;
+    let window = Window::new(&*segment.file, &segment.path, segment.capacity);
+    let reader = Reader { store, segment: &segment, window, is_last: true, take };
+    let end = reader.read_groups(0).await?;
+    Ok((segment, end.missing))
+}
+
 async fn open_segment(store: &Store, id: SegmentId) -> Result<OpenSegment, Error> {
     let path = store.sealed.path(id);
     let file = store.disk.open(&path).await.map_err(Error::disk("open", &path))?;
@@ -90,6 +119,7 @@ struct Reader<'a> {
     window: Window<'a>,
     /// Whether no later segment was opened.
     is_last: bool,
+    take: Reread,
 }
 
 /// Where the groups of a segment end.
@@ -97,6 +127,8 @@ struct End {
     last_sequence: u64,
     /// Where groups begin that came to the disk beside one that did not.
     dropped: Vec<u64>,
+    /// Groups that are missing between others, where everything that is whole is taken.
+    missing: u64,
 }
 
 /// What stands at a block boundary.
@@ -109,13 +141,21 @@ impl Reader<'_> {
     /// Applies all groups up to the first that is not whole.
     async fn read_groups(mut self, mut last_sequence: u64) -> Result<End, Error> {
         let salvages = self.store.limbo.is_everything();
-        let mut offset = BLOCK_BYTES as u64;
+        let (mut offset, mut missing) = (BLOCK_BYTES as u64, 0);
         loop {
             match self.group_at(offset).await? {
                 Found::Group(head, group) => {
-                    if head.sequence != last_sequence + 1 && !(salvages && head.sequence > last_sequence) {
-                        let what = format!("group {} follows group {last_sequence}: groups are missing", head.sequence);
-                        return Err(Error::damaged(&self.segment.path, offset, what));
+                    if head.sequence != last_sequence + 1 {
+                        if !salvages || head.sequence <= last_sequence {
+                            let what =
+                                format!("group {} follows group {last_sequence}: groups are missing", head.sequence);
+                            return Err(Error::damaged(&self.segment.path, offset, what));
+                        }
+                        // Before the first group of a segment nothing needs to be missing: others may be dropped.
+                        missing += match last_sequence {
+                            0 => u64::from(offset > BLOCK_BYTES as u64),
+                            last => head.sequence - last - 1,
+                        };
                     }
                     let end = offset + (group.len() as u64).next_multiple_of(BLOCK_BYTES as u64);
                     self.apply(&head, &group, offset, end).await?;
@@ -123,11 +163,11 @@ impl Reader<'_> {
                 }
                 Found::Nothing if salvages => match self.group_behind(offset, last_sequence).await? {
                     Some(found) => offset = found,
-                    None => return Ok(End { last_sequence, dropped: Vec::new() }),
+                    None => return Ok(End { last_sequence, dropped: Vec::new(), missing }),
                 },
                 Found::Nothing => {
                     let dropped = self.groups_to_drop(offset, last_sequence).await?;
-                    return Ok(End { last_sequence, dropped });
+                    return Ok(End { last_sequence, dropped, missing });
                 }
             }
         }
@@ -207,8 +247,11 @@ impl Reader<'_> {
     }
 
     async fn apply(&self, head: &GroupHead, group: &Bytes, offset: u64, end: u64) -> Result<(), Error> {
-        let records =
+        let mut records =
             decode_group(head, group).map_err(|damage| Error::damaged(&self.segment.path, offset, damage.0))?;
+        if self.take == Reread::Controls {
+            records.retain(|(record, _)| !record.kind.is_entry());
+        }
         let start = u32::try_from(offset)
             .map_err(|_| Error::damaged(&self.segment.path, offset, "the segment is longer than a segment can be"))?;
         let mut slots: Vec<Arc<LedgerSlot>> = Vec::with_capacity(records.len());

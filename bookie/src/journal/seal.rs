@@ -169,7 +169,8 @@ pub(crate) async fn seal(store: &Store, segment: &OpenSegment) -> Result<(), Err
     Ok(())
 }
 
-async fn enter(store: &Store, row: &SegmentRow, last_sequence: u64, batch: Vec<Write>) -> Result<(), Error> {
+/// Enters a sealed segment into the index; only with the last of its rows it counts as sealed.
+pub(crate) async fn enter(store: &Store, row: &SegmentRow, last_sequence: u64, batch: Vec<Write>) -> Result<(), Error> {
     let mut rest = batch.into_iter();
     loop {
         let mut part: Vec<Write> = rest.by_ref().take(BATCH_ROWS).collect();

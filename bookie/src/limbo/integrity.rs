@@ -17,6 +17,7 @@ use super::Mark;
 use crate::error::Error;
 use crate::index::rows::LedgerSet;
 use crate::journal::{Completion, describe};
+use crate::ledger_state::Tombstone;
 use crate::relay::decide::ClosedLedger;
 use crate::relay::{Copies, RelayParts};
 use crate::store::{Add, BookieState, LedgerSlot, Store};
@@ -122,7 +123,7 @@ impl Integrity {
 
     /// The ledgers that name this bookie, fenced for good.
     async fn list(&self) -> Result<LedgerSet, Error> {
-        let (mut named, mut after) = (LedgerSet::default(), None);
+        let (mut named, mut elsewhere, mut after) = (LedgerSet::default(), Vec::new(), None);
         loop {
             let page = tokio::time::timeout(PATIENCE, self.ledgers.list_each(after, PAGE)).await;
             let page =
@@ -130,14 +131,22 @@ impl Integrity {
             let Some((last, _)) = page.last() else { break };
             after = Some(*last);
             for (ledger, record) in &page {
-                // What cannot be read may name this bookie.
-                let is_named = record.as_ref().map_or(true, |record| names(&record.metadata, &self.me));
-                if is_named && self.store.tombstones.of(*ledger).is_none() {
-                    named.insert(*ledger);
+                if self.store.tombstones.of(*ledger).is_some() {
+                    continue;
+                }
+                match record {
+                    Ok(record) if !names(&record.metadata, &self.me) => {
+                        if record.metadata.is_closed() {
+                            elsewhere.push(*ledger);
+                        }
+                    }
+                    // What cannot be read may name this bookie.
+                    Ok(_) | Err(_) => named.insert(*ledger),
                 }
             }
         }
         self.confirm_cluster().await?;
+        self.mark_gone(&elsewhere).await?;
         let mut after = None;
         loop {
             let batch: Vec<LedgerId> = named.behind(after).take(FENCES).collect();
@@ -149,6 +158,24 @@ impl Integrity {
         let flushed = self.flush().await;
         flushed.map_err(|status| Error::JournalFailed(format!("fences could not be synced: {status:?}")))?;
         Ok(named)
+    }
+
+    /// Ledgers that are closed and live elsewhere may have been here: their tombstones may be lost with an index. Those of which something
+    /// is here are the collector's, which asks for a proof.
+    async fn mark_gone(&self, ledgers: &[LedgerId]) -> Result<(), Error> {
+        for batch in ledgers.chunks(PAGE) {
+            let held = self.store.tombstones.one_writer().await;
+            for ledger in batch {
+                let slot = self.store.slot(*ledger).await?;
+                let mut state = slot.lock();
+                if !state.exists && state.pending == 0 {
+                    (state.exists, state.tombstone) = (true, Some(Tombstone::Gone));
+                    self.store.tombstones.set(*ledger, Tombstone::Gone);
+                }
+            }
+            self.store.write_tombstones(&held).await?;
+        }
+        Ok(())
     }
 
     /// What was listed, or was absent, counts only in the cluster this bookie belongs to.

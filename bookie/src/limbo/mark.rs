@@ -1,4 +1,4 @@
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::config::SyncMode;
@@ -13,6 +13,19 @@ const MARK_BYTES_MAX: usize = 4 << 10;
 const TEXT: &str = "This bookie ran without syncing its journal (sync = \"never\"). If it did not stop in order, entries that it acknowledged may\n\
 be missing here: at its next start it asks metadata and the other members of its ledgers, and removes this file once nothing is\n\
 missing. Do not remove it by hand: what was lost would then be told as if it never was.\n";
+
+const TEXT_REBUILT: &str = "The index of this bookie was rebuilt from its segments, and something was missing: at its next start it asks metadata and the other\n\
+members of its ledgers, and removes this file once nothing is missing. Do not remove it by hand: what was lost would then be told as\n\
+if it never was.\n";
+
+/// Puts the mark by hand, for a directory whose bookie does not run.
+///
+/// # Errors
+/// When the disk refuses it.
+pub(crate) async fn put_mark(disk: &dyn Disk, root: &Path) -> Result<(), Error> {
+    let path = root.join(MARK_FILE);
+    disk.write_file(&path, TEXT_REBUILT.as_bytes()).await.map_err(Error::disk("write", &path))
+}
 
 /// The mark of a run that may lose what it acknowledges.
 pub(crate) struct Mark {

@@ -167,7 +167,13 @@ impl SealedSegments {
 }
 
 impl SealedFile {
-    async fn read(id: SegmentId, path: PathBuf, file: Arc<dyn DiskFile>, file_bytes: u64) -> Result<Self, Error> {
+    /// Reads trailer and directory.
+    pub(crate) async fn read(
+        id: SegmentId,
+        path: PathBuf,
+        file: Arc<dyn DiskFile>,
+        file_bytes: u64,
+    ) -> Result<Self, Error> {
         let facts = file.facts().await.map_err(Error::disk("read", &path))?;
         if facts.bytes != file_bytes {
             let what = format!("the index says it has {file_bytes} bytes, it has {}", facts.bytes);
@@ -185,7 +191,13 @@ impl SealedFile {
         Ok(Self { id, path: path.into(), file, trailer, directory })
     }
 
-    async fn entry_block(&self, number: u32) -> Result<EntryBlock, Error> {
+    /// What its last block says.
+    pub(crate) fn trailer(&self) -> &Trailer {
+        &self.trailer
+    }
+
+    /// An entry block, counted from 0, checked. An error for one that is not there.
+    pub(crate) async fn entry_block(&self, number: u32) -> Result<EntryBlock, Error> {
         let range = self.trailer.layout.entry_block(number);
         let range =
             range.ok_or_else(|| Error::damaged(&self.path, 0, "the directory names a block that is not there"))?;

@@ -252,6 +252,29 @@ pub enum BookieCommand {
     ///   thermocline bookie format --dir /data/1 --force      (its cluster is gone)
     #[command(verbatim_doc_comment)]
     Format(BookieFormatArgs),
+    /// Make the index of a stopped bookie anew from its journal segments
+    ///
+    /// For a bookie that does not start because its index is lost or damaged. Reads every segment, and
+    /// takes over from the old index, where that can be read, which ledgers were dropped. Where it
+    /// cannot, or where a segment is damaged, the bookie is marked: at its next start it asks metadata
+    /// and the other members of its ledgers what it should hold, and tells nothing as absent before.
+    /// The old index is replaced once the new one is complete. May be cut short and begun again.
+    ///
+    /// Example:
+    ///   thermocline bookie rebuild-index --dir /data/1
+    #[command(verbatim_doc_comment)]
+    RebuildIndex(BookieRebuildArgs),
+}
+
+/// `thermocline bookie rebuild-index`.
+#[derive(Debug, Clone, Args)]
+pub struct BookieRebuildArgs {
+    /// The bookie's directory
+    #[arg(long, value_name = "DIR")]
+    pub dir: PathBuf,
+    /// How the result is printed.
+    #[arg(long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
 }
 
 /// `thermocline bookie format`.

@@ -1,0 +1,285 @@
+//! Makes the index of a bookie anew from its journal segments.
+//!
+//! Everything in the index follows from the segments but two things: which ledgers were dropped (the tombstones), and what was known of
+//! those whose last segment is gone. The tombstones are taken over from the old index where that can be read. Where it cannot, or where
+//! a segment has lost something, the bookie is marked: at its next start it asks metadata and the other members of its ledgers, and tells
+//! nothing as absent until then (`limbo.rs`).
+//!
+//! # Order
+//! The new index is made beside the old one, and takes its place in one step once it is complete; the mark is put before that. A crash
+//! before leaves the old index, a crash in between none, which a start refuses: the same command ends it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use common::blocking::run_blocking;
+use common::clock::Clock;
+
+use crate::config::BookieConfig;
+use crate::disk::{Disk, LocalDisk};
+use crate::error::Error;
+use crate::format::SegmentId;
+use crate::identity::{Directories, VERSION_FILE};
+use crate::index::rows::{self, LedgerSegment, SegmentRow, TombstoneKind};
+use crate::index::{Index, RocksIndex};
+use crate::journal::{Reread, enter, reread, seal};
+use crate::limbo::{Limbo, put_mark};
+use crate::store::{SealedFile, Store, Tombstones};
+use crate::wipe::{self, FORMATTING_FILE};
+
+/// Where the new index is made.
+pub(crate) const NEW_INDEX: &str = "index.new";
+/// Tombstones written with one write.
+const CHUNKS: usize = 500;
+
+/// What [`rebuild_index`] did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rebuilt {
+    /// The id of the bookie.
+    pub bookie: String,
+    /// Segments whose own index was whole and was taken as it is.
+    pub sealed: u64,
+    /// Segments that were read again record by record and were given an index.
+    pub reread: u64,
+    /// Segments that cannot be read; they were left as they are, and the new index does not name them.
+    pub unreadable: Vec<String>,
+    /// Groups of the journal that are damaged or missing.
+    pub damaged_groups: u64,
+    /// Bytes of all segments, all of which were read.
+    pub bytes: u64,
+    /// Entries in them.
+    pub entries: u64,
+    /// Ledgers with something stored.
+    pub ledgers: u64,
+    /// Ledgers that were dropped, taken over from the old index; `None`: it could not be read.
+    pub tombstones: Option<u64>,
+    /// Whether something may be missing, so that the bookie's next start looks for it.
+    pub marked: bool,
+}
+
+/// Makes the index of the bookie in `dir` anew. The bookie must not run. `progress` is told how many bytes of segments were read, and
+/// of how many. Not cancel-safe, but may be begun again.
+///
+/// # Errors
+/// [`Error::Identity`] when `dir` is no bookie's, its bookie runs, or it is being formatted; else what the disk refused. Nothing was
+/// removed then.
+pub async fn rebuild_index(dir: &Path, progress: impl Fn(u64, u64)) -> Result<Rebuilt, Error> {
+    let dirs = Directories::of(dir);
+    let cookie = cookie_of(dirs.clone()).await?;
+    let disk = Arc::new(LocalDisk::open(&dirs.journal).await.map_err(Error::disk("open", &dirs.journal))?);
+    let old = Old::open(&dirs).await?;
+    let fresh = dirs.root.join(NEW_INDEX);
+    remove_dir(&fresh).await?;
+    let index = Arc::new(RocksIndex::open(&fresh).await?);
+    index.write(vec![rows::put_identity(&cookie)]).await?;
+    let mut rebuilt = Rebuilt { tombstones: old.copy_tombstones(&*index).await?, ..Rebuilt::default() };
+    rebuilt.bookie =
+        metadata::Cookie::decode(cookie.as_bytes()).map(|cookie| cookie.bookie.to_string()).unwrap_or_default();
+
+    let tombstones = Tombstones::load(&*index).await?;
+    let clock = Clock::system();
+    let limbo = Limbo::new(true);
+    let config = BookieConfig::default();
+    let store = Store::new(config, dirs.journal.clone(), disk.clone(), index.clone(), clock, tombstones, limbo);
+    let names = disk.list(&dirs.journal).await.map_err(Error::disk("list", &dirs.journal))?;
+    let mut segments: Vec<SegmentId> = names.iter().filter_map(|name| SegmentId::from_file_name(name)).collect();
+    segments.sort_unstable();
+    let mut sizes = Vec::with_capacity(segments.len());
+    for id in &segments {
+        sizes.push(file_bytes(&store, *id).await?);
+    }
+    let (total, mut last_sequence) = (sizes.iter().sum(), 0);
+    for (id, bytes) in segments.iter().zip(sizes) {
+        progress(rebuilt.bytes, total);
+        if let Err(error) = take_in(&store, (*id, bytes), &mut last_sequence, &mut rebuilt).await {
+            match error {
+                // Of its own index the bookie knows what to do, and of others nobody.
+                Error::Index { .. } | Error::IndexFull { .. } => return Err(error),
+                error => {
+                    tracing::error!(segment = %id, error = &error as &dyn std::error::Error, "segment cannot be read");
+                    rebuilt.unreadable.push(id.file_name());
+                }
+            }
+        }
+        rebuilt.bytes += bytes;
+        store.table.trim(store.sealed_through());
+    }
+    if let Some(last) = segments.last() {
+        index.write(vec![rows::put_opened(*last)]).await?;
+    }
+    rebuilt.ledgers = rows::count_ledgers(&*index).await?;
+    rebuilt.marked = rebuilt.tombstones.is_none() || rebuilt.damaged_groups > 0 || !rebuilt.unreadable.is_empty();
+    progress(rebuilt.bytes, total);
+    if rebuilt.marked {
+        put_mark(&*disk, &dirs.root).await?;
+    }
+    // The last holders of the database and of its lock.
+    drop((store, index));
+    replace(old, dirs, fresh).await?;
+    Ok(rebuilt)
+}
+
+async fn file_bytes(store: &Store, id: SegmentId) -> Result<u64, Error> {
+    let path = store.sealed.path(id);
+    let file = store.disk.open(&path).await.map_err(Error::disk("open", &path))?;
+    Ok(file.facts().await.map_err(Error::disk("read", &path))?.bytes)
+}
+
+/// The text of the cookie, with which an index names its bookie.
+async fn cookie_of(dirs: Directories) -> Result<String, Error> {
+    run_blocking("cookie", move || read_cookies(&dirs)).await
+}
+
+fn read_cookies(dirs: &Directories) -> Result<String, Error> {
+    let read = |path: PathBuf| match std::fs::read_to_string(&path) {
+        Ok(content) => Ok(Some(content)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Error::disk("read", &path)(error)),
+    };
+    if read(dirs.root.join(FORMATTING_FILE))?.is_some() {
+        return Err(Error::Identity(format!("{} is being formatted", dirs.root.display())));
+    }
+    match (read(dirs.root.join(VERSION_FILE))?, read(dirs.journal.join(VERSION_FILE))?) {
+        (Some(root), Some(journal)) if root == journal => Ok(root),
+        (None, _) | (_, None) => Err(Error::Identity(format!(
+            "{} holds no bookie's data: it and its folder `journal` have not both a file {VERSION_FILE}",
+            dirs.root.display()
+        ))),
+        _ => Err(Error::Identity(format!(
+            "{VERSION_FILE} in {} and in its journal differ: these are of two bookies",
+            dirs.root.display()
+        ))),
+    }
+}
+
+/// The index as it is.
+enum Old {
+    Readable(Box<RocksIndex>),
+    /// Locked as long as this lives, where there is one.
+    Unreadable {
+        _lock: Option<std::fs::File>,
+    },
+}
+
+impl Old {
+    async fn open(dirs: &Directories) -> Result<Self, Error> {
+        let lock = async || {
+            let index = dirs.index.clone();
+            run_blocking("index-lock", move || wipe::lock(&index)).await
+        };
+        // First whether anybody uses it: that must not be taken for damage.
+        let locked = lock().await?;
+        if locked.is_none() {
+            return Ok(Self::Unreadable { _lock: None });
+        }
+        drop(locked);
+        match RocksIndex::open(&dirs.index).await {
+            Ok(index) => Ok(Self::Readable(Box::new(index))),
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "the old index cannot be opened");
+                Ok(Self::Unreadable { _lock: lock().await? })
+            }
+        }
+    }
+
+    /// How many were copied; `None` when they cannot be read, or none were ever there.
+    async fn copy_tombstones(&self, to: &dyn Index) -> Result<Option<u64>, Error> {
+        let Self::Readable(index) = self else { return Ok(None) };
+        // One that is blank, or was not complete, says nothing.
+        if !matches!(rows::identity(&**index).await, Ok(Some(_))) {
+            return Ok(None);
+        }
+        let mut count = 0;
+        for kind in TombstoneKind::ALL {
+            let Ok(set) = rows::tombstones(&**index, kind).await else { return Ok(None) };
+            count += set.len();
+            let chunks = set.put_all(kind);
+            for part in chunks.chunks(CHUNKS) {
+                to.write(part.to_vec()).await?;
+            }
+        }
+        Ok(Some(count))
+    }
+}
+
+/// Takes a segment into the index.
+async fn take_in(
+    store: &Store,
+    (id, bytes): (SegmentId, u64),
+    last_sequence: &mut u64,
+    rebuilt: &mut Rebuilt,
+) -> Result<(), Error> {
+    let path = store.sealed.path(id);
+    let file = store.disk.open(&path).await.map_err(Error::disk("open", &path))?;
+    let whole = async {
+        let sealed = SealedFile::read(id, path.clone(), file, bytes).await?;
+        for block in 0..sealed.trailer().layout.entry_blocks() {
+            sealed.entry_block(block).await?;
+        }
+        let (mut ledgers, mut block) = (Vec::new(), 0);
+        while let Some(rows) = sealed.ledgers(block).await? {
+            ledgers.extend(rows);
+            block += 1;
+        }
+        Ok::<_, Error>((sealed, ledgers))
+    };
+    let Ok((sealed, ledgers)) = whole.await else {
+        // Never sealed, or the index in it is damaged: its records tell the same.
+        let (segment, missing) = reread(store, id, *last_sequence, Reread::Everything).await?;
+        store.add_unsealed(segment.clone());
+        let entries = segment.index().entries;
+        *last_sequence = segment.index().last_sequence;
+        seal(store, &segment).await?;
+        (rebuilt.reread, rebuilt.entries) = (rebuilt.reread + 1, rebuilt.entries + entries);
+        rebuilt.damaged_groups += missing;
+        return Ok(());
+    };
+    let trailer = sealed.trailer();
+    let (segment, mut missing) = reread(store, id, *last_sequence, Reread::Controls).await?;
+    missing += trailer.last_sequence.saturating_sub(segment.index().last_sequence);
+    *last_sequence = trailer.last_sequence;
+    let mut batch = Vec::with_capacity(2 * ledgers.len());
+    for row in &ledgers {
+        let slot = store.slot(row.ledger).await?;
+        let mut state = slot.lock();
+        state.on_sealed(id, row);
+        batch.push(rows::put_ledger(row.ledger, &state.row()));
+        batch.push(rows::put_ledger_segment(row.ledger, &LedgerSegment { segment: id, entries: row.entries }));
+        state.indexed = true;
+    }
+    let row = SegmentRow { id, file_bytes: bytes, entries: trailer.layout.entries, dropping: false };
+    enter(store, &row, trailer.last_sequence, batch).await?;
+    store.set_sealed_through(id);
+    rebuilt.sealed += 1;
+    rebuilt.entries += trailer.layout.entries;
+    rebuilt.damaged_groups += missing;
+    Ok(())
+}
+
+async fn remove_dir(dir: &Path) -> Result<(), Error> {
+    let path = dir.to_path_buf();
+    run_blocking("index-remove", move || match std::fs::remove_dir_all(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::disk("remove", &path)(error)),
+        _ => Ok(()),
+    })
+    .await
+}
+
+/// Puts the new index in the place of the old one.
+async fn replace(old: Old, dirs: Directories, fresh: PathBuf) -> Result<(), Error> {
+    run_blocking("index-replace", move || {
+        let sync = || std::fs::File::open(&dirs.root).and_then(|dir| dir.sync_all());
+        sync().map_err(Error::disk("sync", &dirs.root))?;
+        match std::fs::remove_dir_all(&dirs.index) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(Error::disk("remove", &dirs.index)(error));
+            }
+            _ => {}
+        }
+        drop(old);
+        std::fs::rename(&fresh, &dirs.index).map_err(Error::disk("rename", &fresh))?;
+        sync().map_err(Error::disk("sync", &dirs.root))
+    })
+    .await
+}
