@@ -131,8 +131,8 @@ impl Bookie {
         let store = Arc::new(Store::new(config, dirs.journal, disk, index, clock, tombstones, limbo));
         if unproven {
             store.condition.read_only(
-                "the last run did not sync its journal and did not stop in order: it is not known yet which ledgers may have lost \
-                 entries here"
+                "entries may be missing here, since a run that did not sync did not stop in order or the index was rebuilt (UNPROVEN in \
+                 its directory): which ledgers that concerns is not known yet"
                     .to_owned(),
             );
             store.condition.refuse_priority();
