@@ -38,7 +38,7 @@ use tokio::sync::mpsc;
 
 pub(crate) use maker::SegmentMaker;
 pub(crate) use queue::{Class, Completion, JournalQueue, Pending, Work};
-pub(crate) use replay::{Replayed, Reread, replay, reread};
+pub(crate) use replay::{Replayed, Reread, Visited, replay, reread, walk};
 pub(crate) use seal::{SealJob, Sealer, enter, seal};
 
 use crate::config::SyncMode;

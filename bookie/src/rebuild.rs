@@ -127,7 +127,7 @@ async fn file_bytes(store: &Store, id: SegmentId) -> Result<u64, Error> {
 }
 
 /// The text of the cookie, with which an index names its bookie.
-async fn cookie_of(dirs: Directories) -> Result<String, Error> {
+pub(crate) async fn cookie_of(dirs: Directories) -> Result<String, Error> {
     run_blocking("cookie", move || read_cookies(&dirs)).await
 }
 
@@ -212,19 +212,7 @@ async fn take_in(
 ) -> Result<(), Error> {
     let path = store.sealed.path(id);
     let file = store.disk.open(&path).await.map_err(Error::disk("open", &path))?;
-    let whole = async {
-        let sealed = SealedFile::read(id, path.clone(), file, bytes).await?;
-        for block in 0..sealed.trailer().layout.entry_blocks() {
-            sealed.entry_block(block).await?;
-        }
-        let (mut ledgers, mut block) = (Vec::new(), 0);
-        while let Some(rows) = sealed.ledgers(block).await? {
-            ledgers.extend(rows);
-            block += 1;
-        }
-        Ok::<_, Error>((sealed, ledgers))
-    };
-    let Ok((sealed, ledgers)) = whole.await else {
+    let Ok((sealed, ledgers)) = SealedFile::read_whole(id, path, file, bytes).await else {
         // Never sealed, or the index in it is damaged: its records tell the same.
         let (segment, missing) = reread(store, id, *last_sequence, Reread::Everything).await?;
         store.add_unsealed(segment.clone());

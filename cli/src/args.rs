@@ -15,8 +15,8 @@ mod store;
 
 pub use bench::{BenchArgs, BenchCommand, BenchStoreArgs};
 pub use cluster::{
-    BookieCommand, BookieFormatArgs, BookieRebuildArgs, ClusterCommand, ClusterFormatArgs, ClusterInitArgs,
-    ClusterShowArgs, CookieCommand, CopyArgs, MetadataArgs, MetadataCommand,
+    BookieCommand, BookieDirArgs, BookieDumpArgs, BookieFormatArgs, BookieRebuildArgs, ClusterCommand,
+    ClusterFormatArgs, ClusterInitArgs, ClusterShowArgs, CookieCommand, CopyArgs, MetadataArgs, MetadataCommand,
 };
 pub use security::{ClientTls, ConnectArgs, GuardArgs, ServerTls};
 pub use store::{StoreCheckArgs, StoreCommand};
@@ -80,7 +80,8 @@ pub enum Command {
     /// A cluster needs at least three of them, an etcd, a gateway and an offloader; for one machine
     /// `thermocline standalone` has all of it in one process.
     /// When it serves it prints: ready role=bookie id=... address=...
-    /// `thermocline bookie format` removes a bookie's data again, `thermocline bookie rebuild-index` makes a lost index anew.
+    /// `thermocline bookie format` removes a bookie's data again, `rebuild-index` makes a lost index anew, `check`,
+    /// `list` and `dump` look into the directory of a stopped one.
     ///
     /// Example:
     ///   thermocline bookie --id bookie-1 --dir /data/1 --listen 10.0.0.1:3181 \

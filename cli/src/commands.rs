@@ -2,6 +2,7 @@
 
 mod bench;
 mod bookie_format;
+mod bookie_inspect;
 mod bookie_rebuild;
 mod cluster;
 mod config;
@@ -37,12 +38,13 @@ pub async fn run(cli: Cli) -> Result<(), Fault> {
     match cli.command {
         Command::Demo(args) => crate::demo::run(args).await,
         Command::Standalone(args) => standalone::run(args).await,
-        Command::Bookie(BookieArgs { command: Some(BookieCommand::Format(args)), .. }) => {
-            bookie_format::run(args).await
-        }
-        Command::Bookie(BookieArgs { command: Some(BookieCommand::RebuildIndex(args)), .. }) => {
-            Box::pin(bookie_rebuild::run(args)).await
-        }
+        Command::Bookie(BookieArgs { command: Some(command), .. }) => match command {
+            BookieCommand::Format(args) => bookie_format::run(args).await,
+            BookieCommand::RebuildIndex(args) => Box::pin(bookie_rebuild::run(args)).await,
+            BookieCommand::Check(args) => Box::pin(bookie_inspect::check(args)).await,
+            BookieCommand::List(args) => Box::pin(bookie_inspect::list(args)).await,
+            BookieCommand::Dump(args) => Box::pin(bookie_inspect::dump(args)).await,
+        },
         Command::Bookie(args) => crate::roles::run_bookie(args).await,
         Command::Gateway(args) => crate::roles::run_gateway(args).await,
         Command::Offloader(args) => crate::roles::run_offloader(args).await,

@@ -101,6 +101,62 @@ pub(crate) async fn reread(
     Ok((segment, end.missing))
 }
 
+/// A record as it stands in a segment.
+pub(crate) struct Visited<'a> {
+    /// Of its group.
+    pub(crate) sequence: u64,
+    pub(crate) record: Record<'a>,
+    pub(crate) place: Place,
+}
+
+/// What a walk over a segment came to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Walked {
+    pub(crate) groups: u64,
+    pub(crate) last_sequence: u64,
+    /// Groups that are damaged or missing between others.
+    pub(crate) missing: u64,
+}
+
+/// Shows every record of a segment in the order of the file, past whatever is damaged. Nothing is changed.
+///
+/// # Errors
+/// When the file cannot be read, or has no header.
+pub(crate) async fn walk(
+    store: &Store,
+    id: SegmentId,
+    visit: &mut (dyn FnMut(Visited<'_>) + Send),
+) -> Result<Walked, Error> {
+    let segment = Arc::new(open_segment(store, id).await?);
+    let window = Window::new(&*segment.file, &segment.path, segment.capacity);
+    let mut reader = Reader { store, segment: &segment, window, is_last: true, take: Reread::Everything };
+    let (mut walked, mut next) = (Walked::default(), Some(BLOCK_BYTES as u64));
+    while let Some(offset) = next {
+        let Found::Group(head, group) = reader.group_at(offset).await? else {
+            next = reader.group_behind(offset, walked.last_sequence).await?;
+            continue;
+        };
+        walked.missing += gap(walked.last_sequence, offset, &head);
+        (walked.groups, walked.last_sequence) = (walked.groups + 1, head.sequence);
+        let damaged = |damage: crate::format::Damage| Error::damaged(&segment.path, offset, damage.0);
+        for (record, place) in decode_group(&head, &group).map_err(damaged)? {
+            // Segments are shorter than 4 GiB.
+            let place = Place { offset: (offset as u32).saturating_add(place.offset), ..place };
+            visit(Visited { sequence: head.sequence, record, place });
+        }
+        next = Some(offset + (group.len() as u64).next_multiple_of(BLOCK_BYTES as u64));
+    }
+    Ok(walked)
+}
+
+/// Groups that are missing before one. Before the first of a segment none needs to be: others may be dropped.
+fn gap(last_sequence: u64, offset: u64, head: &GroupHead) -> u64 {
+    match last_sequence {
+        0 => u64::from(offset > BLOCK_BYTES as u64),
+        last => head.sequence.saturating_sub(last + 1),
+    }
+}
+
 async fn open_segment(store: &Store, id: SegmentId) -> Result<OpenSegment, Error> {
     let path = store.sealed.path(id);
     let file = store.disk.open(&path).await.map_err(Error::disk("open", &path))?;
@@ -151,11 +207,7 @@ impl Reader<'_> {
                                 format!("group {} follows group {last_sequence}: groups are missing", head.sequence);
                             return Err(Error::damaged(&self.segment.path, offset, what));
                         }
-                        // Before the first group of a segment nothing needs to be missing: others may be dropped.
-                        missing += match last_sequence {
-                            0 => u64::from(offset > BLOCK_BYTES as u64),
-                            last => head.sequence - last - 1,
-                        };
+                        missing += gap(last_sequence, offset, &head);
                     }
                     let end = offset + (group.len() as u64).next_multiple_of(BLOCK_BYTES as u64);
                     self.apply(&head, &group, offset, end).await?;

@@ -168,12 +168,7 @@ impl SealedSegments {
 
 impl SealedFile {
     /// Reads trailer and directory.
-    pub(crate) async fn read(
-        id: SegmentId,
-        path: PathBuf,
-        file: Arc<dyn DiskFile>,
-        file_bytes: u64,
-    ) -> Result<Self, Error> {
+    async fn read(id: SegmentId, path: PathBuf, file: Arc<dyn DiskFile>, file_bytes: u64) -> Result<Self, Error> {
         let facts = file.facts().await.map_err(Error::disk("read", &path))?;
         if facts.bytes != file_bytes {
             let what = format!("the index says it has {file_bytes} bytes, it has {}", facts.bytes);
@@ -189,6 +184,25 @@ impl SealedFile {
         let block = read_one(&*file, range.clone()).await.map_err(Error::disk("read", &path))?;
         let directory = Directory::decode(&block).map_err(|damage| at_offset(&path, range.start, damage))?;
         Ok(Self { id, path: path.into(), file, trailer, directory })
+    }
+
+    /// As [`SealedFile::read`], with all blocks of the index checked, and the ledgers.
+    pub(crate) async fn read_whole(
+        id: SegmentId,
+        path: PathBuf,
+        file: Arc<dyn DiskFile>,
+        file_bytes: u64,
+    ) -> Result<(Self, Vec<LedgerRow>), Error> {
+        let sealed = Self::read(id, path, file, file_bytes).await?;
+        for block in 0..sealed.trailer.layout.entry_blocks() {
+            sealed.entry_block(block).await?;
+        }
+        let (mut ledgers, mut block) = (Vec::new(), 0);
+        while let Some(rows) = sealed.ledgers(block).await? {
+            ledgers.extend(rows);
+            block += 1;
+        }
+        Ok((sealed, ledgers))
     }
 
     /// What its last block says.

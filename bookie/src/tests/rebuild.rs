@@ -207,3 +207,47 @@ async fn only_a_bookie_that_is_stopped_is_rebuilt() {
         Some(BookieId::new("bk1:3181").unwrap())
     );
 }
+
+#[tokio::test]
+async fn a_look_at_a_stopped_bookie_finds_what_is_there_and_what_is_damaged() {
+    let here = Here::new().await;
+    let segments = here.segments();
+    let files = || segments.iter().map(|path| std::fs::read(path).unwrap()).collect::<Vec<_>>();
+    let before = files();
+    let inspection = Inspection::open(&here.root).await.unwrap();
+    assert_eq!((inspection.bookie.as_str(), inspection.segments.len()), (here.world.id.as_str(), segments.len()));
+    let (mut ledgers, mut sealed) = (std::collections::BTreeMap::new(), 0);
+    for segment in &inspection.segments {
+        let check = inspection.check(*segment).await.unwrap();
+        assert!(check.is_whole() && check.groups > 0, "{check:?}");
+        sealed += u64::from(check.sealed);
+        inspection.add_ledgers(*segment, &mut ledgers).await.unwrap();
+    }
+    assert!(sealed > 0 && sealed < segments.len() as u64, "the last one is open");
+    for l in [1, 2, 3] {
+        let (seen, last) = (&ledgers[&ledger(l)], here.last[l as usize]);
+        assert_eq!((seen.first, seen.last, seen.fenced), (Some(entry(0)), Some(entry(last + 100)), l == 2));
+        assert!(seen.entries > last, "{seen:?}");
+    }
+    let mut records = Vec::new();
+    for (segment, _) in &inspection.segments {
+        assert_eq!(inspection.records(*segment, |record| records.push(record)).await.unwrap(), 0);
+    }
+    let fences: Vec<_> = records.iter().filter(|record| record.kind == crate::format::RecordKind::Fence).collect();
+    assert_eq!((fences.len(), fences[0].ledger, fences[0].entry), (1, ledger(2), None));
+    let entries = records.iter().filter(|record| record.entry.is_some()).count() as u64;
+    assert_eq!(entries, ledgers.values().map(|seen| seen.entries).sum::<u64>());
+    assert!(files() == before, "nothing is changed");
+    let Err(error) = Inspection::open(&here.root).await else { panic!("it is locked") };
+    assert_eq!(error.kind(), ErrorKind::Identity);
+    drop(inspection);
+
+    change(&segments[0], |file| file[3 * BLOCK_BYTES + 100] ^= 1);
+    let inspection = Inspection::open(&here.root).await.unwrap();
+    let check = inspection.check(inspection.segments[0]).await.unwrap();
+    assert!(check.sealed && check.damaged_groups == 1 && check.wrong_rows == 0, "{check:?}");
+    drop(inspection);
+    change(&segments[1], |file| file[..64].fill(0));
+    let inspection = Inspection::open(&here.root).await.unwrap();
+    assert_eq!(inspection.check(inspection.segments[1]).await.unwrap_err().kind(), ErrorKind::Damaged);
+}

@@ -264,6 +264,55 @@ pub enum BookieCommand {
     ///   thermocline bookie rebuild-index --dir /data/1
     #[command(verbatim_doc_comment)]
     RebuildIndex(BookieRebuildArgs),
+    /// Read all journal segments of a stopped bookie and say which are damaged; exit code 1 if any is
+    ///
+    /// Every group and record is checked, and each segment's own index compared with its records.
+    /// Nothing is changed.
+    ///
+    /// Example:
+    ///   thermocline bookie check --dir /data/1
+    #[command(verbatim_doc_comment)]
+    Check(BookieDirArgs),
+    /// List the ledgers in the journal segments of a stopped bookie
+    ///
+    /// Example:
+    ///   thermocline bookie list --dir /data/1 --output json
+    #[command(verbatim_doc_comment)]
+    List(BookieDirArgs),
+    /// List the records of one journal segment of a stopped bookie, without their bodies
+    ///
+    /// Example:
+    ///   thermocline bookie dump --dir /data/1 --segment 000000000000001a.seg --ledger 7
+    #[command(verbatim_doc_comment)]
+    Dump(BookieDumpArgs),
+}
+
+/// `thermocline bookie check` and `list`.
+#[derive(Debug, Clone, Args)]
+pub struct BookieDirArgs {
+    /// The bookie's directory
+    #[arg(long, value_name = "DIR")]
+    pub dir: PathBuf,
+    /// How the result is printed.
+    #[arg(long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+}
+
+/// `thermocline bookie dump`.
+#[derive(Debug, Clone, Args)]
+pub struct BookieDumpArgs {
+    /// The bookie's directory
+    #[arg(long, value_name = "DIR")]
+    pub dir: PathBuf,
+    /// The segment: the name of its file in DIR/journal, or its number in hexadecimal
+    #[arg(long, value_name = "SEGMENT")]
+    pub segment: String,
+    /// Only records about this ledger
+    #[arg(long, value_name = "ID")]
+    pub ledger: Option<u64>,
+    /// How the records are printed: a table, or one JSON object a line
+    #[arg(long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
 }
 
 /// `thermocline bookie rebuild-index`.
