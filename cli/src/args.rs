@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use url::Url;
 
 use crate::kill_at::KillAt;
+use crate::profile::Profile;
 
 mod bench;
 mod cluster;
@@ -208,6 +209,10 @@ pub struct DemoArgs {
 /// Where the configuration comes from.
 #[derive(Debug, Clone, Default, Args)]
 pub struct ConfigArgs {
+    /// Settings of the bookie for a kind of disk, above the defaults and below file, environment and flags. Only where there is a bookie;
+    /// `thermocline config show --role bookie --profile NAME` prints what it sets.
+    #[arg(long, value_enum, value_name = "NAME")]
+    pub profile: Option<Profile>,
     /// A TOML configuration file. See `thermocline config show` for all keys of a standalone node, with --role for those of a role.
     #[arg(long, value_name = "FILE", env = "THERMOCLINE_CONFIG")]
     pub config: Option<PathBuf>,
@@ -659,7 +664,7 @@ pub enum Role {
 /// `thermocline config …`.
 #[derive(Debug, Subcommand)]
 pub enum ConfigCommand {
-    /// Print every key with its value and where it comes from: default, file, environment or flag.
+    /// Print every key with its value and where it comes from: default, profile, file, environment or flag.
     ///
     /// Environment variables are THERMOCLINE_ and the key in capitals with two underscores for each dot:
     /// THERMOCLINE_OFFLOADER__HOT_RETENTION=1h sets offloader.hot_retention.

@@ -9,6 +9,7 @@
 //! - [`demo`]: the main job on real logs, with its verdict.
 //! - [`admin`], [`health`]: metrics and health over HTTP, for operators.
 //! - [`kill_at`]: the crash tests' way to die at a step of the offload protocol.
+//! - [`profile`]: choices of a bookie's settings for kinds of disks.
 //! - `roles`: bookie, offloader and gateway as processes of their own.
 //! - [`run`]: from parsed arguments to an exit code.
 
@@ -23,6 +24,7 @@ mod fault;
 pub mod health;
 pub mod kill_at;
 mod output;
+pub mod profile;
 mod remote;
 mod replay;
 mod roles;

@@ -12,14 +12,19 @@ use url::Url;
 
 use crate::Fault;
 use crate::args::ConfigArgs;
+use crate::profile::{Profile, Takes};
 
 pub use roles::{BookieSettings, GatewaySettings, OffloaderSettings};
 
-/// Loads a configuration: defaults, then the file, the environment, `--set`, and last the command's own flags.
-pub(crate) fn load<T>(args: &ConfigArgs, flags: &[(String, String)]) -> Result<Loaded<T>, Fault>
-where
-    T: Default + Serialize + DeserializeOwned,
-{
+/// The configuration of a role.
+pub(crate) trait RoleSettings: Default + Serialize + DeserializeOwned {
+    /// What it takes of a profile.
+    const TAKES: Takes;
+}
+
+/// Loads a configuration: defaults, then the profile, the file, the environment, `--set`, and last the command's own flags.
+pub(crate) fn load<T: RoleSettings>(args: &ConfigArgs, flags: &[(String, String)]) -> Result<Loaded<T>, Fault> {
+    let profile = args.profile.map(layer::<T>).transpose()?;
     let mut all = Vec::new();
     for pair in &args.set {
         let (key, value) =
@@ -27,7 +32,19 @@ where
         all.push((key.to_owned(), value.to_owned()));
     }
     all.extend_from_slice(flags);
-    ::config::load_from_process(args.config.as_deref(), &all).map_err(|error| Fault::usage(crate::fault::chain(&error)))
+    ::config::load_from_process(profile, args.config.as_deref(), &all)
+        .map_err(|error| Fault::usage(crate::fault::chain(&error)))
+}
+
+/// The profile as a layer of the role's configuration; refused where it would say nothing.
+pub(crate) fn layer<T: RoleSettings>(profile: Profile) -> Result<::config::Profile<'static>, Fault> {
+    let name = profile.name();
+    match T::TAKES {
+        Takes::AllBut(except) => Ok(::config::Profile { name, text: profile.text(), except }),
+        Takes::Nothing(role) => Err(Fault::usage(format!(
+            "--profile {name}: {role} has no bookie, and profiles set a bookie's settings; give it to `thermocline bookie` or `standalone`"
+        ))),
+    }
 }
 
 /// Reads the object store's URL.
@@ -101,8 +118,13 @@ impl Default for Settings {
     }
 }
 
+impl RoleSettings for Settings {
+    // Three bookies share one machine's memory with everything else, as the defaults divide it.
+    const TAKES: Takes = Takes::AllBut(&["bookie.write_buffer_bytes"]);
+}
+
 impl Settings {
-    /// Loads the configuration: defaults, then the file, the environment, `--set`, and last the command's own flags.
+    /// Loads the configuration: defaults, then the profile, the file, the environment, `--set`, and last the command's own flags.
     pub fn load(args: &ConfigArgs, flags: &[(String, String)]) -> Result<Loaded<Self>, Fault> {
         load(args, flags)
     }

@@ -329,6 +329,12 @@ impl Memory {
     }
 }
 
+/// Whether the parts of a node's memory fit it.
+#[cfg(test)]
+pub(crate) fn check_memory(settings: &Settings) -> Result<(), Fault> {
+    Memory::divide(settings).map(|_| ())
+}
+
 fn failed(error: impl std::error::Error) -> Fault {
     Fault::failed(chain(&error))
 }

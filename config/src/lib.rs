@@ -1,7 +1,7 @@
 //! Configuration: serde structs filled from layers, and for every value the answer to "where does this come from".
 //!
-//! Layers, later ones win: the struct's `Default`, a TOML file, environment variables (`THERMOCLINE_A__B` sets `a.b`), and the
-//! command line. [`load`] refuses what it does not understand: an unknown key is named with its source and the nearest known
+//! Layers, later ones win: the struct's `Default`, a [`Profile`], a TOML file, environment variables (`THERMOCLINE_A__B` sets
+//! `a.b`), and the command line. [`load`] refuses what it does not understand: an unknown key is named with its source and the nearest known
 //! key, a bad value is named with its key, its source and what would be accepted.
 //!
 //! # What a struct must do
@@ -18,7 +18,7 @@ mod size;
 mod span;
 
 pub use error::ConfigError;
-pub use load::{Loaded, Origin, Row, differences_from_defaults, load, load_from_process, to_toml};
+pub use load::{Loaded, Origin, Profile, Row, differences_from_defaults, load, load_from_process, to_toml};
 pub use size::{ByteSize, ParseByteSizeError};
 pub use span::{ParseSpanError, Span};
 

@@ -14,6 +14,8 @@ use crate::layers::{self, Leaf};
 pub enum Origin {
     /// The program.
     Default,
+    /// The profile of this name.
+    Profile(String),
     /// A file.
     File(PathBuf),
     /// The environment variable of this name.
@@ -26,10 +28,32 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
+            Self::Profile(name) => write!(f, "profile {name}"),
             Self::File(path) => write!(f, "file {}", path.display()),
             Self::Environment(name) => write!(f, "environment {name}"),
             Self::Flag(_) => f.write_str("command line"),
         }
+    }
+}
+
+/// A named choice of values that suit a purpose better than the defaults: a layer above them and below everything a user says.
+#[derive(Clone, Copy, Debug)]
+pub struct Profile<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// What it sets, as TOML.
+    pub text: &'a str,
+    /// Keys (dotted) it sets that keep the defaults of this configuration all the same.
+    pub except: &'a [&'a str],
+}
+
+impl Profile<'_> {
+    fn settings(self) -> Result<Vec<(Leaf, Origin)>, ConfigError> {
+        let table = parse(Path::new(self.name), self.text)?;
+        let origin = Origin::Profile(self.name.to_owned());
+        let leaves = layers::leaves(&table, true).into_iter();
+        let taken = leaves.filter(|leaf| !self.except.contains(&leaf.key().as_str()));
+        Ok(taken.map(|leaf| (leaf, origin.clone())).collect())
     }
 }
 
@@ -72,7 +96,7 @@ impl<T> Loaded<T> {
     }
 }
 
-/// Fills `T` from its defaults, then `file` (TOML), then those of `env` that begin with `THERMOCLINE_` (`THERMOCLINE_A__B` sets
+/// Fills `T` from its defaults, then `profile`, then `file` (TOML), then those of `env` that begin with `THERMOCLINE_` (`THERMOCLINE_A__B` sets
 /// `a.b`), then `flags` (dotted key, value).
 ///
 /// A variable without `__` that is no top-level value, nor nearly one, is not for here (`THERMOCLINE_SERVICE_HOST`): it is left
@@ -82,6 +106,7 @@ impl<T> Loaded<T> {
 ///
 /// The first fault in the order of the layers, as a sentence that names key, value and source.
 pub fn load<T>(
+    profile: Option<Profile<'_>>,
     file: Option<&Path>,
     env: &[(String, String)],
     flags: &[(String, String)],
@@ -90,7 +115,7 @@ where
     T: Default + Serialize + DeserializeOwned,
 {
     let defaults = table_of(&T::default())?;
-    let mut settings: Vec<(Leaf, Origin)> = Vec::new();
+    let mut settings = profile.map_or_else(|| Ok(Vec::new()), Profile::settings)?;
     if let Some(path) = file {
         let table = read_file(path)?;
         settings.extend(layers::leaves(&table, true).into_iter().map(|leaf| (leaf, Origin::File(path.to_owned()))));
@@ -129,14 +154,18 @@ where
 /// # Errors
 ///
 /// As [`load`].
-pub fn load_from_process<T>(file: Option<&Path>, flags: &[(String, String)]) -> Result<Loaded<T>, ConfigError>
+pub fn load_from_process<T>(
+    profile: Option<Profile<'_>>,
+    file: Option<&Path>,
+    flags: &[(String, String)],
+) -> Result<Loaded<T>, ConfigError>
 where
     T: Default + Serialize + DeserializeOwned,
 {
     // Lossy, so that one odd variable of another program does not stop us.
     let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
     let env: Vec<_> = std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect();
-    load(file, &env, flags)
+    load(profile, file, &env, flags)
 }
 
 /// Writes a configuration as TOML text that [`load`] reads back. Secrets are written as they are.

@@ -84,7 +84,7 @@ fn from_all(file: Option<&str>, env: &[(&str, &str)], flags: &[(&str, &str)]) ->
     if let Some(text) = file {
         std::fs::write(&path, text).unwrap();
     }
-    load(file.is_some().then_some(path.as_path()), &pairs(env), &pairs(flags))
+    load(None, file.is_some().then_some(path.as_path()), &pairs(env), &pairs(flags))
 }
 
 /// The message, with the temporary folder cut out of it.
@@ -127,6 +127,29 @@ fn later_layers_win_and_are_remembered() {
     let row = loaded.rows().into_iter().find(|row| row.key == "memory").unwrap();
     let expected = Row { key: "memory".into(), value: "2GiB".into(), origin: "environment THERMOCLINE_MEMORY".into() };
     assert_eq!(row, expected);
+}
+
+#[test]
+fn a_profile_is_above_the_defaults_and_below_everything_that_is_said() {
+    let text = "[bookie]\nport = 1\nratio = 9.5\nsync = false\nlisten = 'profile'\nmode = 'buffered'\n";
+    let profile = Profile { name: "fast", text, except: &["bookie.mode"] };
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("node.toml");
+    std::fs::write(&path, "[bookie]\nport = 2\n").unwrap();
+    let env = pairs(&[("THERMOCLINE_BOOKIE__RATIO", "2.5")]);
+    let flags = pairs(&[("bookie.sync", "true")]);
+    let loaded = load::<Node>(Some(profile), Some(&path), &env, &flags).unwrap();
+    let bookie = &loaded.value.bookie;
+    assert_eq!((bookie.port, bookie.ratio, bookie.sync, bookie.listen.as_str()), (2, 2.5, true, "profile"));
+    assert_eq!(bookie.mode, Mode::Direct, "it keeps the default of this configuration");
+    assert_eq!(loaded.origin_of("bookie.listen"), Some(&Origin::Profile("fast".into())));
+    assert_eq!(loaded.origin_of("bookie.mode"), Some(&Origin::Default));
+    assert!(matches!(loaded.origin_of("bookie.port"), Some(Origin::File(_))));
+    let row = loaded.rows().into_iter().find(|row| row.key == "bookie.listen").unwrap();
+    assert_eq!(row.origin, "profile fast");
+    let slip = Profile { name: "fast", text: "[bookie]\nprot = 1\n", except: &[] };
+    let refused = load::<Node>(Some(slip), None, &[], &[]).unwrap_err().to_string();
+    assert_eq!(refused, "unknown key bookie.prot (profile fast); did you mean bookie.port?");
 }
 
 #[test]
@@ -242,13 +265,13 @@ fn secrets_are_redacted() {
 
 #[test]
 fn unreadable_files_are_sentences() {
-    let missing = load::<Node>(Some(Path::new("/no/such.toml")), &[], &[]).unwrap_err().to_string();
+    let missing = load::<Node>(None, Some(Path::new("/no/such.toml")), &[], &[]).unwrap_err().to_string();
     assert_eq!(missing, "read config file /no/such.toml: no such file; give the path of an existing one");
     let text = refusal(from_file("dir = 'x'\n[bookie\nport = 1\n"));
     assert!(text.contains("node.toml: line 2, column "), "{text}");
     assert!(!text.contains('\n'), "{text}");
     let dir = tempfile::tempdir().unwrap();
-    let text = load::<Node>(Some(dir.path()), &[], &[]).unwrap_err().to_string();
+    let text = load::<Node>(None, Some(dir.path()), &[], &[]).unwrap_err().to_string();
     assert!(text.ends_with("it is a folder; give a file"), "{text}");
 }
 
@@ -277,6 +300,6 @@ fn a_lenient_struct_refuses_too() {
     struct Lenient {
         port: u16,
     }
-    let error = load::<Lenient>(None, &[], &pairs(&[("prt", "1")])).unwrap_err().to_string();
+    let error = load::<Lenient>(None, None, &[], &pairs(&[("prt", "1")])).unwrap_err().to_string();
     assert_eq!(error, "unknown key prt (command line); did you mean port?");
 }

@@ -5,6 +5,9 @@ use std::path::PathBuf;
 use ::config::ByteSize;
 use serde::{Deserialize, Serialize};
 
+use super::RoleSettings;
+use crate::profile::Takes;
+
 /// Where a role looks for the cluster's metadata unless told otherwise: etcd on this machine.
 const METADATA: &str = "etcd://127.0.0.1:2379";
 
@@ -46,6 +49,10 @@ impl Default for BookieSettings {
             bookie: bookie::BookieConfig::default(),
         }
     }
+}
+
+impl RoleSettings for BookieSettings {
+    const TAKES: Takes = Takes::AllBut(&[]);
 }
 
 /// Everything `thermocline gateway` can be told.
@@ -102,6 +109,10 @@ impl Default for GatewaySettings {
     }
 }
 
+impl RoleSettings for GatewaySettings {
+    const TAKES: Takes = Takes::Nothing("a gateway");
+}
+
 /// Everything `thermocline offloader` can be told.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -137,6 +148,10 @@ impl Default for OffloaderSettings {
             offloader: offloader::OffloaderConfig::default(),
         }
     }
+}
+
+impl RoleSettings for OffloaderSettings {
+    const TAKES: Takes = Takes::Nothing("an offloader");
 }
 
 #[cfg(test)]
