@@ -1,8 +1,9 @@
 //! `thermocline doctor`: what this machine, its disk and the stores it would use can do, and what that means.
 //!
-//! [`facts`] is what can be known, `machine`, `disk` and `stores` find it out, and `findings` turns it into sentences: numbers in,
-//! findings out. What is written is removed again; how much and for how long is bounded before anything begins.
+//! [`facts`] is what can be known, `machine`, `disk` and `stores` find it out, and `findings` and `advice` turn it into sentences:
+//! numbers in, findings out. What is written is removed again; how much and for how long is bounded before anything begins.
 
+mod advice;
 mod disk;
 mod facts;
 mod findings;
@@ -14,6 +15,7 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ::config::Loaded;
 use common::clock::Clock;
 use common::rng::Rng;
 
@@ -29,8 +31,8 @@ const GRACE: Duration = Duration::from_secs(10);
 /// # Errors
 /// Exit code 1 when a role could not run here.
 pub(crate) async fn run(args: DoctorArgs) -> Result<(), Fault> {
-    let settings = Settings::load(&args.config, &[])?.value;
-    let dir = args.dir.clone().unwrap_or_else(|| settings.dir.clone());
+    let settings = Settings::load(&args.config, &[])?;
+    let dir = args.dir.clone().unwrap_or_else(|| settings.value.dir.clone());
     let facts = tokio::select! {
         facts = measure(&args, &settings, &dir) => facts,
         // What was written goes with the future that is dropped here.
@@ -45,7 +47,7 @@ pub(crate) async fn run(args: DoctorArgs) -> Result<(), Fault> {
     }
 }
 
-async fn measure(args: &DoctorArgs, settings: &Settings, dir: &Path) -> Facts {
+async fn measure(args: &DoctorArgs, settings: &Loaded<Settings>, dir: &Path) -> Facts {
     let (clock, rng) = (Clock::system(), Rng::from_os());
     let watch = machine::ClockWatch::start(&clock);
     let seconds = Duration::from_secs(args.seconds);

@@ -98,6 +98,8 @@ fn the_doctor_says_what_the_machine_can_do_and_leaves_nothing() {
     assert!(report["ingest"]["bookie_bytes_per_second"].as_u64().unwrap() > 0, "{report}");
     assert!(report["object_store"]["put_bytes_per_second"].as_u64().unwrap() > 0, "{report}");
     assert!(report["metadata"]["commit"]["p99_us"].is_u64(), "{report}");
+    assert_ne!(report["profile"]["name"], "ephemeral", "{report}");
+    assert!(!report["profile"]["why"].as_str().unwrap().is_empty(), "{report}");
     assert!(report["disk"]["written_bytes"].as_u64().unwrap() <= 850 << 20, "{report}");
     for row in report["measurements"].as_array().unwrap() {
         assert!(!row["how"].as_str().unwrap().is_empty() && !row["value"].as_str().unwrap().is_empty(), "{row}");

@@ -9,6 +9,7 @@ use bookie::disk::AlignedBuffer;
 use bookie::{Disk as _, LocalDisk};
 use common::blocking::run_blocking;
 use common::clock::Clock;
+use futures::future::join_all;
 use tokio::time::Instant;
 
 use super::facts::{Disk, Latency, Rate};
@@ -16,9 +17,14 @@ use super::facts::{Disk, Latency, Rate};
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 /// A file is at most this long, and at most an eighth of what is free.
-const FILE_BYTES_MAX: u64 = 256 * MIB;
+const FILE_BYTES_MAX: u64 = 192 * MIB;
 /// Samples of one kind at most.
 const SAMPLES_MAX: u64 = 2_000;
+/// What all series together may write.
+const BYTES_MAX: u64 = 850 * MIB;
+
+// Three series of 1 MiB fill a file each, two of 64 KiB and two of 4 KiB end with their samples.
+const _: () = assert!(3 * FILE_BYTES_MAX + SAMPLES_MAX * 2 * (64 + 4) * KIB <= BYTES_MAX);
 
 /// A directory of our own, removed with everything in it when this is dropped.
 struct Scratch(PathBuf);
@@ -47,6 +53,8 @@ impl Drop for Scratch {
 /// One series of writes to a file of its own.
 struct Series {
     write_bytes: u64,
+    /// Writes under way at the same time; all of them are awaited before the next begin.
+    at_once: usize,
     sync_each: bool,
     time: Duration,
     file_bytes: u64,
@@ -58,7 +66,7 @@ struct Found {
     rate: Rate,
 }
 
-/// Measures for about `time`, and writes at most 850 MiB meanwhile.
+/// Measures for about `time`, and writes at most [`BYTES_MAX`] meanwhile.
 ///
 /// # Errors
 /// A sentence: nothing can be written, there is no space, or a write failed.
@@ -71,21 +79,24 @@ pub(super) async fn measure(place: &Path, time: Duration, clock: &Clock) -> Resu
     if file_bytes < 8 * MIB {
         return Err(format!("{}: {} MiB are free, too few to measure with", place.display(), free_bytes / MIB));
     }
-    let run = async |disk: &LocalDisk, write_bytes: u64, sync_each: bool, percent: u32| {
-        let series = Series { write_bytes, sync_each, time: time * percent / 100, file_bytes };
+    let run = async |disk: &LocalDisk, write_bytes: u64, at_once: usize, sync_each: bool, percent: u32| {
+        let series = Series { write_bytes, at_once, sync_each, time: time * percent / 100, file_bytes };
         series.run(disk, &scratch.0.join("series"), clock).await.map_err(failed)
     };
-    let sync_4k = run(&disk, 4 * KIB, true, 18).await?;
-    let sync_64k = run(&disk, 64 * KIB, true, 15).await?;
-    let sync_1m = run(&disk, MIB, true, 25).await?;
-    let stream = run(&disk, MIB, false, 14).await?;
-    let buffered = run(&LocalDisk::buffered(), MIB, false, 14).await?;
+    let sync_4k = run(&disk, 4 * KIB, 1, true, 16).await?;
+    let sync_64k = run(&disk, 64 * KIB, 1, true, 12).await?;
+    let together = run(&disk, 64 * KIB, Disk::AT_ONCE, true, 10).await?;
+    let sync_1m = run(&disk, MIB, 1, true, 22).await?;
+    let stream = run(&disk, MIB, 1, false, 13).await?;
+    let buffered = run(&LocalDisk::buffered(), MIB, 1, false, 13).await?;
     let growing = grow(scratch.0.join("growing"), time * 14 / 100, clock.clone()).await.map_err(failed)?;
-    let all = [&sync_4k, &sync_64k, &sync_1m, &stream, &buffered];
+    let all = [&sync_4k, &sync_64k, &together, &sync_1m, &stream, &buffered];
     let written_bytes = all.iter().map(|found| found.rate.bytes).sum::<u64>() + growing.len() as u64 * 4 * KIB;
     let none = || "the disk took not one write in time".to_owned();
     Ok(Disk {
         direct: disk.is_direct(),
+        alone: sync_64k.rate,
+        together: together.rate,
         journal: sync_1m.rate,
         stream: stream.rate,
         buffered: buffered.rate,
@@ -102,21 +113,28 @@ impl Series {
     async fn run(&self, disk: &LocalDisk, path: &Path, clock: &Clock) -> std::io::Result<Found> {
         let file = disk.create(path, self.file_bytes).await?;
         disk.sync_dir(path.parent().unwrap_or(path)).await?;
-        let mut buffer = AlignedBuffer::copy_of(&pattern(self.write_bytes));
+        let content = pattern(self.write_bytes);
+        let mut buffers: Vec<_> = (0..self.at_once).map(|_| AlignedBuffer::copy_of(&content)).collect();
         let (mut samples, mut offset) = (Vec::new(), 0);
+        let end = self.file_bytes.min(SAMPLES_MAX * self.write_bytes);
         let began = clock.now();
-        while offset + self.write_bytes <= self.file_bytes && (samples.len() as u64) < SAMPLES_MAX {
+        while offset + self.write_bytes * self.at_once as u64 <= end {
             let write_began = clock.now();
-            let (back, written) = file.write(offset, buffer, self.sync_each).await;
-            written?;
+            let mut writes = Vec::with_capacity(self.at_once);
+            for buffer in buffers.drain(..) {
+                writes.push(file.write(offset, buffer, self.sync_each));
+                offset += self.write_bytes;
+            }
+            for (back, written) in join_all(writes).await {
+                written?;
+                buffers.push(back);
+            }
             samples.push(clock.now() - write_began);
-            buffer = back;
-            offset += self.write_bytes;
             if clock.now() - began >= self.time {
                 break;
             }
         }
-        if !self.sync_each {
+        if let (false, Some(buffer)) = (self.sync_each, buffers.pop()) {
             // A sync belongs to the rate: without it only the cache would be measured. The last block is written once more.
             let (_, synced) = file.write(offset - self.write_bytes, buffer, true).await;
             synced?;
@@ -170,6 +188,7 @@ mod tests {
         let disk = measure(dir.path(), Duration::from_millis(200), &Clock::system()).await.unwrap();
         assert!(disk.sync_4k.samples > 0 && disk.sync_4k.p50 <= disk.sync_4k.p99);
         assert!(disk.journal.per_second() > 0.0 && disk.written_bytes > 0);
+        assert!(disk.alone.bytes >= 64 * KIB && disk.together.bytes >= 256 * KIB && disk.overlap_gain() > 0.0);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 

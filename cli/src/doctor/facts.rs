@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ::config::{Loaded, Origin};
 use cold::StoreSpeed;
 
 use crate::Settings;
@@ -24,16 +25,20 @@ pub(super) struct Asked {
     pub(super) dir: PathBuf,
     pub(super) memory_max: u64,
     pub(super) disk_bytes_max: u64,
+    /// Whether a profile set that so high that the file system is the limit.
+    pub(super) takes_whole_disk: bool,
     pub(super) disk_free_bytes_min: u64,
     pub(super) segment_bytes: u64,
 }
 
 impl Asked {
-    pub(super) fn of(settings: &Settings, dir: &Path) -> Self {
+    pub(super) fn of(loaded: &Loaded<Settings>, dir: &Path) -> Self {
+        let settings = &loaded.value;
         Self {
             dir: dir.to_owned(),
             memory_max: settings.memory_max.bytes(),
             disk_bytes_max: settings.bookie.disk_bytes_max.bytes(),
+            takes_whole_disk: matches!(loaded.origin_of("bookie.disk_bytes_max"), Some(Origin::Profile(_))),
             disk_free_bytes_min: settings.bookie.disk_free_bytes_min.bytes(),
             segment_bytes: settings.bookie.segment_bytes.bytes(),
         }
@@ -50,6 +55,8 @@ pub(super) struct Machine {
     pub(super) memory_limit_bytes: Option<u64>,
     pub(super) open_files_max: Option<u64>,
     pub(super) file_system: FileSystem,
+    /// Whether the disk turns, as the kernel has it; `None`: it does not say. Virtual disks often say so wrongly.
+    pub(super) rotates: Option<bool>,
     pub(super) free_bytes: u64,
     /// How far the wall clock moved against the monotonic one while the doctor looked.
     pub(super) clock_jump_ms: i64,
@@ -82,6 +89,10 @@ pub(super) struct Disk {
     pub(super) sync_1m: Latency,
     /// A growing file, 4 KiB and fsync each: the log of embedded metadata and of the index.
     pub(super) fsync_growing: Latency,
+    /// 64 KiB a write, each synced before the next begins.
+    pub(super) alone: Rate,
+    /// The same, [`Disk::AT_ONCE`] at a time.
+    pub(super) together: Rate,
     /// Full groups of the journal, each synced.
     pub(super) journal: Rate,
     /// The same without a sync but the last, as the journal writes (direct where it works).
@@ -90,6 +101,16 @@ pub(super) struct Disk {
     pub(super) buffered: Rate,
     /// Everything that was written and removed.
     pub(super) written_bytes: u64,
+}
+
+impl Disk {
+    /// Writes that are tried at the same time: as many as a bookie has in flight by default.
+    pub(super) const AT_ONCE: usize = 4;
+
+    /// How many times as much the disk takes when synced writes overlap.
+    pub(super) fn overlap_gain(&self) -> f64 {
+        self.together.per_second() / self.alone.per_second().max(1.0)
+    }
 }
 
 /// Bytes in a time.

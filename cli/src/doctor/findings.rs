@@ -283,7 +283,7 @@ impl Findings {
                 ),
                 "Make room, choose another directory with --dir, or lower these settings.",
             );
-        } else if free - asked.disk_free_bytes_min < asked.disk_bytes_max {
+        } else if free - asked.disk_free_bytes_min < asked.disk_bytes_max && !asked.takes_whole_disk {
             self.add(
                 Severity::Notes,
                 "space",
@@ -424,4 +424,4 @@ impl Findings {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

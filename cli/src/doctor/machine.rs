@@ -1,6 +1,7 @@
 //! What the operating system says about this machine.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use common::clock::Clock;
@@ -37,6 +38,7 @@ pub(super) fn look(place: &Path, clock_jump_ms: i64) -> Machine {
         memory_limit_bytes: control_group_limit(),
         open_files_max: getrlimit(Resource::Nofile).current,
         file_system: file_system(place),
+        rotates: fs::metadata(place).ok().and_then(|facts| rotates(Path::new("/sys/dev/block"), facts.dev())),
         free_bytes,
         clock_jump_ms,
     }
@@ -54,6 +56,20 @@ fn control_group_limit() -> Option<u64> {
     let files = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
     let limit: u64 = files.iter().find_map(|file| fs::read_to_string(file).ok())?.trim().parse().ok()?;
     Some(limit).filter(|limit| memory_line("MemTotal:").is_none_or(|all| *limit < all))
+}
+
+/// Whether a device turns, as the kernel has it; a partition says what the disk says that it is on. `None` for file systems over
+/// several devices, which have a number of no device.
+fn rotates(devices: &Path, device: u64) -> Option<bool> {
+    let number = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    let device = fs::canonicalize(devices.join(number)).ok()?;
+    let read = |of: &Path| fs::read_to_string(of.join("queue/rotational")).ok();
+    let text = read(&device).or_else(|| device.parent().and_then(read))?;
+    match text.trim() {
+        "0" => Some(false),
+        "1" => Some(true),
+        _ => None,
+    }
 }
 
 fn file_system(place: &Path) -> FileSystem {
@@ -93,6 +109,23 @@ mod tests {
         assert_eq!(named(0x794c_7630), FileSystem::Overlay);
         assert_eq!(named(0xef53), FileSystem::Local("ext4"));
         assert_eq!(named(1), FileSystem::Other(1));
+    }
+
+    #[test]
+    fn a_partition_turns_as_its_disk_does() {
+        let sys = tempfile::tempdir().unwrap();
+        let (devices, disk) = (sys.path().join("dev"), sys.path().join("pci/block/sda"));
+        fs::create_dir_all(disk.join("queue")).unwrap();
+        fs::create_dir_all(disk.join("sda1")).unwrap();
+        fs::create_dir_all(&devices).unwrap();
+        std::os::unix::fs::symlink(&disk, devices.join("8:0")).unwrap();
+        std::os::unix::fs::symlink(disk.join("sda1"), devices.join("8:1")).unwrap();
+        let says = |minor| rotates(&devices, rustix::fs::makedev(8, minor));
+        for (text, expected) in [("1\n", Some(true)), ("0\n", Some(false)), ("maybe\n", None)] {
+            fs::write(disk.join("queue/rotational"), text).unwrap();
+            assert_eq!((says(0), says(1)), (expected, expected), "{text}");
+        }
+        assert_eq!(says(2), None, "no such device");
     }
 
     #[tokio::test(start_paused = true)]

@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use super::advice::advise;
 use super::facts::{Disk, Facts, FileSystem, Latency, Rate};
 use super::findings::{Finding, Ingest, put_rate, rate, time, verdict};
 use crate::args::Output;
 use crate::output;
+use crate::profile::Profile;
 
 /// One number, and how it was measured.
 struct Row {
@@ -37,6 +39,9 @@ pub(super) fn print(facts: &Facts, findings: &[Finding], form: Output) {
             println!("{}", output::table(&["", "what", "value", "how it was measured"], &cells, &[]));
             for sentence in verdict(facts) {
                 println!("\n{sentence}");
+            }
+            if let Some(advice) = advise(facts) {
+                println!("\n{}", advice.why);
             }
             for finding in findings {
                 println!("\n{}: {}", finding.severity.name(), output::printable(&finding.text));
@@ -84,6 +89,9 @@ fn as_json(facts: &Facts, rows: &[Row], findings: &[Finding]) -> serde_json::Val
         })),
         "ingest": ingest,
         "verdict": verdict(facts),
+        "profile": advise(facts).map(|advice| {
+            json!({ "name": advice.profile.map(Profile::name), "why": advice.why })
+        }),
         "findings": findings,
     })
 }
@@ -95,6 +103,8 @@ fn disk_json(disk: &Disk) -> serde_json::Value {
         "sync_64k": latency_json(&disk.sync_64k),
         "sync_1m": latency_json(&disk.sync_1m),
         "fsync_growing_4k": latency_json(&disk.fsync_growing),
+        "alone_64k_bytes_per_second": disk.alone.per_second() as u64,
+        "together_64k_bytes_per_second": disk.together.per_second() as u64,
         "journal_bytes_per_second": disk.journal.per_second() as u64,
         "stream_bytes_per_second": disk.stream.per_second() as u64,
         "buffered_bytes_per_second": disk.buffered.per_second() as u64,
@@ -131,6 +141,12 @@ fn rows(facts: &Facts) -> Vec<Row> {
     add("machine", "wall clock jump", jump, "against the monotonic clock, while this ran".to_owned());
     let (kind, of) = file_system(&machine.file_system);
     add("disk", "file system", kind, of);
+    let turns = match machine.rotates {
+        Some(true) => "yes",
+        Some(false) => "no",
+        None => "unknown",
+    };
+    add("disk", "turns", turns.to_owned(), "queue/rotational in /sys; virtual disks often say yes".to_owned());
     add("disk", "free", output::bytes(machine.free_bytes), "statvfs, for this user".to_owned());
     if let Ok(disk) = &facts.disk {
         disk_rows(disk, &mut add);
@@ -173,6 +189,12 @@ fn disk_rows(disk: &Disk, add: &mut impl FnMut(&'static str, &'static str, Strin
     let growing = format!("{} appends of 4 KiB to a growing file, fsync each", disk.fsync_growing.samples);
     add("disk", "fsync, growing", both(&disk.fsync_growing), growing);
     let wrote = |rate: &Rate, how: &str| format!("{} {how}", output::bytes(rate.bytes));
+    let how = format!(
+        "64 KiB synced, {} at a time, for each byte of one at a time ({})",
+        Disk::AT_ONCE,
+        rate(disk.alone.per_second())
+    );
+    add("disk", "overlap", format!("{:.1} times", disk.overlap_gain()), how);
     add("disk", "journal", rate(disk.journal.per_second()), wrote(&disk.journal, "in groups of 1 MiB, each synced"));
     let how = format!("in writes of 1 MiB, {way}, one sync at the end");
     add("disk", "stream", rate(disk.stream.per_second()), wrote(&disk.stream, &how));

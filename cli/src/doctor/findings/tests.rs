@@ -8,19 +8,20 @@ const GIB: u64 = 1 << 30;
 /// What is expected to be found, and what is changed for it.
 type Change = (&'static str, fn(&mut Facts));
 
-fn latency(p50_us: u64, p99_us: u64) -> Latency {
+pub(in crate::doctor) fn latency(p50_us: u64, p99_us: u64) -> Latency {
     let us = Duration::from_micros;
     Latency { samples: 100, p50: us(p50_us), p99: us(p99_us), longest: us(p99_us * 2) }
 }
 
 /// A machine with which nothing is wrong: 100 MiB/s of synced groups.
-fn good() -> Facts {
+pub(in crate::doctor) fn good() -> Facts {
     let rate = |mib: u64| Rate { bytes: mib << 20, elapsed: Duration::from_secs(1) };
     Facts {
         asked: Asked {
             dir: PathBuf::from("/data"),
             memory_max: GIB / 2,
             disk_bytes_max: 500 * GIB,
+            takes_whole_disk: false,
             disk_free_bytes_min: GIB,
             segment_bytes: GIB / 4,
         },
@@ -31,6 +32,7 @@ fn good() -> Facts {
             memory_limit_bytes: None,
             open_files_max: Some(65_536),
             file_system: FileSystem::Local("xfs"),
+            rotates: Some(false),
             free_bytes: 1_000 * GIB,
             clock_jump_ms: 0,
         },
@@ -40,6 +42,8 @@ fn good() -> Facts {
             sync_64k: latency(700, 3_000),
             sync_1m: latency(5_000, 12_000),
             fsync_growing: latency(1_000, 4_000),
+            alone: rate(80),
+            together: rate(200),
             journal: rate(100),
             stream: rate(180),
             buffered: rate(200),
@@ -151,4 +155,13 @@ fn a_sync_that_is_too_fast_to_be_true_is_noted() {
     let mut facts = good();
     facts.disk.as_mut().unwrap().sync_4k = latency(5, 40);
     assert_eq!(topics(&facts, Severity::Notes), ["sync"]);
+}
+
+#[test]
+fn a_profile_that_takes_the_whole_disk_is_not_told_to_take_less() {
+    let mut facts = good();
+    facts.asked.disk_bytes_max = 64 << 40;
+    assert_eq!(topics(&facts, Severity::Notes), ["space"]);
+    facts.asked.takes_whole_disk = true;
+    assert_eq!(diagnose(&facts), []);
 }
