@@ -44,6 +44,8 @@ pub struct Rebuilt {
     pub reread: u64,
     /// Segments that cannot be read; they were left as they are, and the new index does not name them.
     pub unreadable: Vec<String>,
+    /// Segments that the old index names and that are not there.
+    pub lost: Vec<String>,
     /// Groups of the journal that are damaged or missing.
     pub damaged_groups: u64,
     /// Bytes of all segments, all of which were read.
@@ -73,9 +75,13 @@ pub async fn rebuild_index(dir: &Path, progress: impl Fn(u64, u64)) -> Result<Re
     remove_dir(&fresh).await?;
     let index = Arc::new(RocksIndex::open(&fresh).await?);
     index.write(vec![rows::put_identity(&cookie)]).await?;
-    let mut rebuilt = Rebuilt { tombstones: old.copy_tombstones(&*index).await?, ..Rebuilt::default() };
-    rebuilt.bookie =
-        metadata::Cookie::decode(cookie.as_bytes()).map(|cookie| cookie.bookie.to_string()).unwrap_or_default();
+    let carried = old.carry_over(&*index).await?;
+    let bookie = metadata::Cookie::decode(cookie.as_bytes()).map(|cookie| cookie.bookie.to_string());
+    let mut rebuilt = Rebuilt {
+        bookie: bookie.unwrap_or_default(),
+        tombstones: carried.as_ref().map(|carried| carried.tombstones),
+        ..Rebuilt::default()
+    };
 
     let tombstones = Tombstones::load(&*index).await?;
     let clock = Clock::system();
@@ -85,14 +91,20 @@ pub async fn rebuild_index(dir: &Path, progress: impl Fn(u64, u64)) -> Result<Re
     let names = disk.list(&dirs.journal).await.map_err(Error::disk("list", &dirs.journal))?;
     let mut segments: Vec<SegmentId> = names.iter().filter_map(|name| SegmentId::from_file_name(name)).collect();
     segments.sort_unstable();
+    let mut opened = segments.last().copied().unwrap_or(SegmentId::NONE);
+    if let Some(carried) = &carried {
+        let lost = carried.segments.iter().filter(|id| segments.binary_search(id).is_err());
+        rebuilt.lost.extend(lost.map(|id| id.file_name()));
+        opened = opened.max(carried.opened);
+    }
     let mut sizes = Vec::with_capacity(segments.len());
     for id in &segments {
         sizes.push(file_bytes(&store, *id).await?);
     }
-    let (total, mut last_sequence) = (sizes.iter().sum(), 0);
+    let (total, mut before) = (sizes.iter().sum(), Before { id: SegmentId::NONE, last_sequence: 0 });
     for (id, bytes) in segments.iter().zip(sizes) {
         progress(rebuilt.bytes, total);
-        if let Err(error) = take_in(&store, (*id, bytes), &mut last_sequence, &mut rebuilt).await {
+        if let Err(error) = take_in(&store, (*id, bytes), &mut before, &mut rebuilt).await {
             match error {
                 // Of its own index the bookie knows what to do, and of others nobody.
                 Error::Index { .. } | Error::IndexFull { .. } => return Err(error),
@@ -105,11 +117,12 @@ pub async fn rebuild_index(dir: &Path, progress: impl Fn(u64, u64)) -> Result<Re
         rebuilt.bytes += bytes;
         store.table.trim(store.sealed_through());
     }
-    if let Some(last) = segments.last() {
-        index.write(vec![rows::put_opened(*last)]).await?;
-    }
+    index.write(vec![rows::put_opened(opened)]).await?;
     rebuilt.ledgers = rows::count_ledgers(&*index).await?;
-    rebuilt.marked = rebuilt.tombstones.is_none() || rebuilt.damaged_groups > 0 || !rebuilt.unreadable.is_empty();
+    rebuilt.marked = rebuilt.tombstones.is_none()
+        || rebuilt.damaged_groups > 0
+        || !rebuilt.unreadable.is_empty()
+        || !rebuilt.lost.is_empty();
     progress(rebuilt.bytes, total);
     if rebuilt.marked {
         put_mark(&*disk, &dirs.root).await?;
@@ -153,6 +166,22 @@ fn read_cookies(dirs: &Directories) -> Result<String, Error> {
     }
 }
 
+/// The last segment that was taken in.
+struct Before {
+    id: SegmentId,
+    last_sequence: u64,
+}
+
+/// What the old index says that follows from no segment.
+struct Carried {
+    /// Dropped ledgers.
+    tombstones: u64,
+    /// Segments that should be there.
+    segments: Vec<SegmentId>,
+    /// The last segment opened for writing.
+    opened: SegmentId,
+}
+
 /// The index as it is.
 enum Old {
     Readable(Box<RocksIndex>),
@@ -183,23 +212,37 @@ impl Old {
         }
     }
 
-    /// How many were copied; `None` when they cannot be read, or none were ever there.
-    async fn copy_tombstones(&self, to: &dyn Index) -> Result<Option<u64>, Error> {
+    /// Takes over what follows from no segment; `None` when it cannot be read, or was never there.
+    async fn carry_over(&self, to: &dyn Index) -> Result<Option<Carried>, Error> {
         let Self::Readable(index) = self else { return Ok(None) };
-        // One that is blank, or was not complete, says nothing.
-        if !matches!(rows::identity(&**index).await, Ok(Some(_))) {
-            return Ok(None);
-        }
-        let mut count = 0;
-        for kind in TombstoneKind::ALL {
-            let Ok(set) = rows::tombstones(&**index, kind).await else { return Ok(None) };
-            count += set.len();
-            let chunks = set.put_all(kind);
-            for part in chunks.chunks(CHUNKS) {
-                to.write(part.to_vec()).await?;
+        let read = async {
+            let from = &**index;
+            let mut changes = Vec::new();
+            let mut tombstones = 0;
+            for kind in TombstoneKind::ALL {
+                let set = rows::tombstones(from, kind).await?;
+                tombstones += set.len();
+                changes.extend(set.put_all(kind));
             }
+            let named = rows::segments(from).await?.into_iter().filter(|row| !row.dropping).map(|row| row.id);
+            let (opened, (sealed, _)) = (rows::opened(from).await?, rows::sealed(from).await?);
+            let open = (sealed.next().get()..=opened.get()).map(SegmentId::new);
+            let carried = Carried { tombstones, segments: named.chain(open).collect(), opened };
+            // One that is blank, or was not complete, says nothing.
+            Ok::<_, Error>(rows::identity(from).await?.map(|_| (carried, changes)))
+        };
+        let (carried, changes) = match read.await {
+            Ok(Some(read)) => read,
+            Ok(None) => return Ok(None),
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "the old index cannot be read");
+                return Ok(None);
+            }
+        };
+        for part in changes.chunks(CHUNKS) {
+            to.write(part.to_vec()).await?;
         }
-        Ok(Some(count))
+        Ok(Some(carried))
     }
 }
 
@@ -207,26 +250,29 @@ impl Old {
 async fn take_in(
     store: &Store,
     (id, bytes): (SegmentId, u64),
-    last_sequence: &mut u64,
+    before: &mut Before,
     rebuilt: &mut Rebuilt,
 ) -> Result<(), Error> {
     let path = store.sealed.path(id);
     let file = store.disk.open(&path).await.map_err(Error::disk("open", &path))?;
+    // Between neighbours no segment was dropped, so that no group may be missing there.
+    let follows = before.id != SegmentId::NONE && before.id.next() == id;
+    let after = (before.last_sequence, follows);
     let Ok((sealed, ledgers)) = SealedFile::read_whole(id, path, file, bytes).await else {
         // Never sealed, or the index in it is damaged: its records tell the same.
-        let (segment, missing) = reread(store, id, *last_sequence, Reread::Everything).await?;
+        let (segment, missing) = reread(store, id, after, Reread::Everything).await?;
         store.add_unsealed(segment.clone());
         let entries = segment.index().entries;
-        *last_sequence = segment.index().last_sequence;
+        *before = Before { id, last_sequence: segment.index().last_sequence };
         seal(store, &segment).await?;
         (rebuilt.reread, rebuilt.entries) = (rebuilt.reread + 1, rebuilt.entries + entries);
         rebuilt.damaged_groups += missing;
         return Ok(());
     };
     let trailer = sealed.trailer();
-    let (segment, mut missing) = reread(store, id, *last_sequence, Reread::Controls).await?;
+    let (segment, mut missing) = reread(store, id, after, Reread::Controls).await?;
     missing += trailer.last_sequence.saturating_sub(segment.index().last_sequence);
-    *last_sequence = trailer.last_sequence;
+    *before = Before { id, last_sequence: trailer.last_sequence };
     let mut batch = Vec::with_capacity(2 * ledgers.len());
     for row in &ledgers {
         let slot = store.slot(row.ledger).await?;

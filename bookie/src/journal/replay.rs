@@ -82,14 +82,15 @@ pub(crate) enum Reread {
 }
 
 /// Reads the groups of one segment again, past whatever is damaged, into the store's ledgers. With how many groups are damaged or
-/// missing. The store must have everything in limbo. `last_sequence` is that of the segment before, for one without a group.
+/// missing. The store must have everything in limbo. `last_sequence` is
+/// that of the segment before; with `follows` nothing lies between the two.
 ///
 /// # Errors
 /// When the file cannot be read, or has no header.
 pub(crate) async fn reread(
     store: &Store,
     id: SegmentId,
-    last_sequence: u64,
+    (last_sequence, follows): (u64, bool),
     take: Reread,
 ) -> Result<(Arc<OpenSegment>, u64), Error> {
     debug_assert!(store.limbo.is_everything(), "what is missing must not be told as absent afterwards");
@@ -97,7 +98,7 @@ pub(crate) async fn reread(
     segment.index_mut().last_sequence = last_sequence;
     let window = Window::new(&*segment.file, &segment.path, segment.capacity);
     let reader = Reader { store, segment: &segment, window, is_last: true, take };
-    let end = reader.read_groups(0).await?;
+    let end = reader.read_groups(if follows { last_sequence } else { 0 }).await?;
     Ok((segment, end.missing))
 }
 

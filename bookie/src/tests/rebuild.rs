@@ -189,6 +189,24 @@ async fn damage_costs_what_is_damaged_and_is_looked_for() {
 }
 
 #[tokio::test]
+async fn a_lost_segment_is_known_by_the_old_index() {
+    let here = Here::new().await;
+    let segments = here.segments();
+    for victim in [&segments[1], segments.last().unwrap()] {
+        std::fs::remove_file(victim).unwrap();
+        let Err(error) = here.try_start().await else { panic!("it starts without a segment") };
+        assert!(error.to_string().contains("the segment file is missing"), "{error}");
+        let rebuilt = rebuild_index(&here.root, |_, _| {}).await.unwrap();
+        let name = victim.file_name().unwrap().to_str().unwrap();
+        assert_eq!((rebuilt.lost.as_slice(), rebuilt.marked), (&[name.to_owned()][..], true));
+        let (running, _) = here.start().await;
+        settle(|| running.bookie.stats().state == BookieState::Writable).await;
+        assert_eq!(running.bookie.stats().limbo, 3);
+        running.stop().await;
+    }
+}
+
+#[tokio::test]
 async fn only_a_bookie_that_is_stopped_is_rebuilt() {
     let here = Here::new().await;
     let (running, _) = here.start().await;

@@ -34,7 +34,7 @@ fn tell(args: &BookieRebuildArgs, rebuilt: &Rebuilt, elapsed: std::time::Duratio
     if args.output == Output::Json {
         return output::json(&json!({
             "bookie": rebuilt.bookie, "dir": dir, "segments": rebuilt.sealed + rebuilt.reread, "reread": rebuilt.reread,
-            "unreadable": rebuilt.unreadable, "damaged_groups": rebuilt.damaged_groups, "bytes": rebuilt.bytes,
+            "unreadable": rebuilt.unreadable, "lost": rebuilt.lost, "damaged_groups": rebuilt.damaged_groups, "bytes": rebuilt.bytes,
             "entries": rebuilt.entries, "ledgers": rebuilt.ledgers, "tombstones": rebuilt.tombstones,
             "check_at_start": rebuilt.marked, "seconds": elapsed.as_secs_f64(),
         }));
@@ -59,6 +59,9 @@ fn tell(args: &BookieRebuildArgs, rebuilt: &Rebuilt, elapsed: std::time::Duratio
         rebuilt.bookie,
         output::table(&["", ""], &rows, &[]).trim_start()
     );
+    for name in &rebuilt.lost {
+        println!("\n{name} is not there, and the old index names it");
+    }
     for name in &rebuilt.unreadable {
         println!("\n{name} cannot be read and was left as it is");
     }
