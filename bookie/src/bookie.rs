@@ -27,10 +27,14 @@ use crate::metrics::Metrics;
 use crate::registration::Registration;
 use crate::relay::{Relay, RelayParts};
 use crate::server::{Server, accept};
+use crate::stall::{Stall, StallCause, Stalls, Watcher};
 use crate::store::{BookieState, OpenSegment, Store, Tombstones};
 
 /// How often a read-only bookie looks whether there is space again.
 const SPACE_CHECK: Duration = Duration::from_secs(1);
+
+/// How often it is looked at what stalls.
+const STALL_CHECK: Duration = Duration::from_millis(500);
 
 /// What a bookie is given.
 pub struct BookieParts {
@@ -95,7 +99,8 @@ impl Bookie {
     pub async fn start(config: BookieConfig, parts: BookieParts) -> Result<Self, Error> {
         let dir = parts.dir.join("index");
         let open = async || Ok(Arc::new(RocksIndex::open(&dir).await?) as Arc<dyn Index>);
-        Self::start_inner(config, parts, open).await
+        // On the heap: all of the store is made in there.
+        Box::pin(Self::start_inner(config, parts, open)).await
     }
 
     /// As [`Bookie::start`], with another index.
@@ -107,7 +112,7 @@ impl Bookie {
         parts: BookieParts,
         index: Arc<dyn Index>,
     ) -> Result<Self, Error> {
-        Self::start_inner(config, parts, async || Ok(index)).await
+        Box::pin(Self::start_inner(config, parts, async || Ok(index))).await
     }
 
     /// As [`Bookie::start`], with an index that is opened when the directory is known to be the bookie's.
@@ -128,7 +133,9 @@ impl Bookie {
         let mark = Arc::new(mark);
         let tombstones = Tombstones::load(&*index).await?;
         let limbo = Limbo::new(unproven);
-        let store = Arc::new(Store::new(config, dirs.journal, disk, index, clock, tombstones, limbo));
+        let tasks = tasks.child("bookie");
+        let loads = tasks.child("loads");
+        let store = Arc::new(Store::new(config, dirs.journal, disk, index, clock, (tombstones, limbo), &loads));
         if unproven {
             store.condition.read_only(
                 "entries may be missing here, since a run that did not sync did not stop in order or the index was rebuilt (UNPROVEN in \
@@ -146,7 +153,6 @@ impl Bookie {
         tracing::info!(bookie = %id, last_sequence, entries, %next, unsealed = restored.unsealed.len(), "journal open");
 
         let (address, offer) = (listener.address(), listener.offer());
-        let tasks = tasks.child("bookie");
         let instance = identity.instance().clone();
         let connections = tasks.child("server");
         let parts = RelayParts {
@@ -218,6 +224,7 @@ impl Bookie {
         });
         self.tasks.spawn("collector", collect_often(self.store.clone(), self.collector.clone(), self.tasks.clone()));
         self.tasks.spawn("space", watch_space(self.store.clone(), maker, self.tasks.clone()));
+        self.tasks.spawn("stalls", watch_stalls(self.store.clone(), self.tasks.clone()));
     }
 
     async fn register(
@@ -263,6 +270,11 @@ impl Bookie {
     /// Its state, now and whenever it changes. Keeps nothing of the bookie alive.
     pub fn watch_state(&self) -> watch::Receiver<BookieState> {
         self.store.condition.watch()
+    }
+
+    /// What it waits for longer than it should, whenever that is asked. Keeps nothing of the bookie alive.
+    pub fn stalls(&self) -> Stalls {
+        self.store.stalls.clone()
     }
 
     /// What it holds now.
@@ -385,12 +397,34 @@ async fn watch_space(store: Arc<Store>, maker: Arc<SegmentMaker>, tasks: TaskTre
     }
 }
 
+/// Tells the log what stalls, and turns the bookie read-only while its journal does.
+async fn watch_stalls(store: Arc<Store>, tasks: TaskTree) {
+    let mut watcher = Watcher::default();
+    loop {
+        tokio::select! {
+            () = tasks.stopping() => return,
+            () = tokio::time::sleep(STALL_CHECK) => {}
+        }
+        let stalls = store.stalls.now();
+        let verdict = watcher.look(&stalls, store.clock.now());
+        if verdict.tell {
+            let why: Vec<String> = stalls.iter().map(Stall::to_string).collect();
+            tracing::warn!(why = why.join("; "), "the bookie is stalled");
+        }
+        if verdict.over {
+            tracing::info!("the bookie is not stalled any more");
+        }
+        let reason = || format!("{} does not answer", StallCause::Journal);
+        store.condition.journal_stalls(verdict.journal_stalls.then(reason));
+    }
+}
+
 async fn look_for_space(store: &Store, maker: &SegmentMaker) {
     // Without an answer the last one stays.
     if let Ok(free) = store.disk.free_bytes(&store.journal_dir).await {
         store.metrics.disk_free(free);
     }
-    if store.condition.is_writable() || store.condition.failure().is_some() || store.limbo.is_everything() {
+    if !store.condition.lacks_space() || store.limbo.is_everything() {
         return;
     }
     if maker.has_priority_space().await {

@@ -47,6 +47,9 @@ pub struct BookieConfig {
     pub journal_writes: usize,
     /// How many batches of reads go to the disk at the same time.
     pub read_concurrency: usize,
+    /// How long a read may take, and whatever else asks the index or the disk, before it is answered as too many requests: most of the
+    /// time that clients give a bookie.
+    pub read_deadline: Span,
     /// Reads of ledgers that moved away which may be under way to their present members at the same time, no more than an eighth of
     /// them for one connection. 0: such reads are answered as unknown.
     pub relay_concurrency: usize,
@@ -89,6 +92,7 @@ impl Default for BookieConfig {
             group_bytes_max: ByteSize::mib(1),
             journal_writes: 4,
             read_concurrency: 8,
+            read_deadline: Span::secs(4),
             relay_concurrency: 256,
             relay_bytes_max: ByteSize::mib(16),
             relay_deadline: Span::secs(4),
@@ -129,7 +133,7 @@ impl BookieConfig {
     /// # Errors
     /// [`Error::Config`] naming the first setting that does not.
     pub fn validate(&self) -> Result<(), Error> {
-        let rules: [(bool, &str); 14] = [
+        let rules: [(bool, &str); 15] = [
             (self.segment_bytes.bytes() >= SEGMENT_BYTES_MIN, "segment_bytes must be at least 64KiB"),
             (self.segment_bytes.bytes() <= SEGMENT_BYTES_MAX, "segment_bytes must be at most 2GiB"),
             (self.disk_bytes_max >= self.segment_bytes, "disk_bytes_max must be at least segment_bytes"),
@@ -140,6 +144,7 @@ impl BookieConfig {
             (self.journal_writes > 0, "journal_writes must be at least 1"),
             (self.journal_writes <= JOURNAL_WRITES_LIMIT, "journal_writes must be at most 16"),
             (self.read_concurrency > 0, "read_concurrency must be at least 1"),
+            (!self.read_deadline.duration().is_zero(), "read_deadline must be longer than 0s"),
             (self.connections_max > 0, "connections_max must be at least 1"),
             (!self.relay_deadline.duration().is_zero(), "relay_deadline must be longer than 0s"),
             (self.long_polls_max <= LONG_POLLS_LIMIT, "long_polls_max must be at most 16000"),

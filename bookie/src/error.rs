@@ -1,5 +1,6 @@
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// What a failure of the storage node means for the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +88,9 @@ pub enum Error {
     /// See [`ErrorKind::Stopped`].
     #[error("use the bookie: it is stopping")]
     Stopped,
+    /// A failure that several waited for, as each of them is told.
+    #[error(transparent)]
+    Shared(Arc<Error>),
 }
 
 impl Error {
@@ -102,6 +106,7 @@ impl Error {
             Self::Metadata { .. } => ErrorKind::Metadata,
             Self::JournalFailed(_) => ErrorKind::JournalFailed,
             Self::Stopped => ErrorKind::Stopped,
+            Self::Shared(error) => error.kind(),
         }
     }
 

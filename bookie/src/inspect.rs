@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use common::blocking::run_blocking;
 use common::clock::Clock;
+use common::shutdown::TaskTree;
 use ledger::{EntryId, LedgerId};
 
 use crate::config::BookieConfig;
@@ -105,7 +106,8 @@ impl Inspection {
         let index = Arc::new(MemoryIndex::new());
         let tombstones = Tombstones::load(&*index).await?;
         let (config, clock, limbo) = (BookieConfig::default(), Clock::system(), Limbo::new(true));
-        let store = Store::new(config, dirs.journal, disk, index, clock, tombstones, limbo);
+        let tasks = TaskTree::root("inspect");
+        let store = Store::new(config, dirs.journal, disk, index, clock, (tombstones, limbo), &tasks);
         let mut segments = Vec::new();
         for id in names.iter().filter_map(|name| SegmentId::from_file_name(name)) {
             let path = store.sealed.path(id);

@@ -36,6 +36,7 @@ mod rebuild;
 mod registration;
 mod relay;
 mod server;
+mod stall;
 mod store;
 mod wakeups;
 mod wipe;
@@ -48,6 +49,7 @@ pub use error::{Error, ErrorKind};
 pub use identity::{cookie_of, known_id};
 pub use inspect::{Inspection, LedgerSeen, RecordSeen, SegmentCheck};
 pub use rebuild::{Rebuilt, rebuild_index};
+pub use stall::{Stall, StallCause, Stalls};
 pub use store::BookieState;
 pub use wipe::{Wipe, Wiped};
 

@@ -10,6 +10,7 @@ use proto::Status;
 
 use crate::collector::CollectReport;
 use crate::relay::Outcome;
+use crate::stall::StallCause;
 use crate::store::{BookieState, Store};
 
 const ADDS: Def = Def::new("thermocline_bookie_adds", "Entries that were made durable and acknowledged.");
@@ -61,6 +62,14 @@ const RESTORED: Def = Def::new(
 const STATE: Def = Def::new(
     "thermocline_bookie_state",
     "1 for the state the bookie is in: writable, read-only (until there is space again), failed (read-only until a restart), limbo (read-only until it knows which ledgers may have lost entries here).",
+);
+const STALLED: Def = Def::new(
+    "thermocline_bookie_stalled_operations",
+    "Operations of the index, the journal or for a read of the disk that take longer than 5 seconds.",
+);
+const STALL_SECONDS: Def = Def::new(
+    "thermocline_bookie_stall_seconds",
+    "How long the oldest of the stalled operations has been under way; 0 when nothing stalls.",
 );
 const CONNECTIONS: Def = Def::new("thermocline_bookie_connections", "Connections that are open.");
 const ACCEPTED: Def = Def::new("thermocline_bookie_connections_accepted", "Connections that were taken in.");
@@ -397,6 +406,15 @@ impl Metrics {
                 BookieState::ReadOnly { for_good: true, .. } => State::Failed,
             };
             Some(f64::from(now == state))
+        });
+        let watched = Arc::downgrade(store);
+        let stalled = move |cause| watched.upgrade().map(|store| store.stalls.of(cause));
+        let seconds = stalled.clone();
+        set.computed_by(STALLED, move |cause: StallCause| {
+            Some(stalled(cause)?.map_or(0.0, |stall| stall.operations as f64))
+        });
+        set.computed_by(STALL_SECONDS, move |cause: StallCause| {
+            Some(seconds(cause)?.map_or(0.0, |stall| stall.age.as_secs_f64()))
         });
         set
     }

@@ -14,6 +14,13 @@
 //!
 //! Long polls wait without any of this and keep no order; see `polls.rs`.
 //!
+//! # Deadlines
+//! Everything that asks the index or the disk is answered within `read_deadline` of its arrival, waits for turns and memory
+//! included: with *too many requests* when there is no better answer by then. What was asked of them goes on in a task of its own and
+//! keeps its turn to its end, so that an index or a disk that does not answer holds a bounded number of threads; whoever comes
+//! meanwhile waits for a turn until its own deadline. A connection's reader never waits for the index: reads load their
+//! ledger in their task, adds in the connection's [`lane::Lane`].
+//!
 //! # Bounds
 //! A reader stops reading its socket while its peer does not take answers, while too many of its requests are open, and while
 //! the add budget is spent (for a short time; then adds are refused as too many). A peer that takes nothing for
@@ -22,10 +29,12 @@
 mod batch;
 mod connection;
 mod facts;
+mod lane;
 mod outbox;
 mod polls;
 mod reads;
 mod relays;
+mod task;
 
 use std::fmt;
 use std::sync::Arc;
@@ -33,13 +42,19 @@ use std::sync::Arc;
 use common::budget::ByteBudget;
 use common::net::Listener;
 use common::shutdown::TaskTree;
+use ledger::LedgerId;
+use proto::Status;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 use crate::relay::Relay;
-use crate::store::Store;
+use crate::store::{LedgerSlot, Loads, Store};
 
 /// Lists of entries that are made at the same time.
 const LISTS_MAX: usize = 4;
+
+/// Ledgers that are revived at the same time; the index is written for one after the other.
+const REVIVALS_MAX: usize = 4;
 
 /// What connections share.
 pub(crate) struct Server {
@@ -47,9 +62,11 @@ pub(crate) struct Server {
     pub(crate) adds: ByteBudget,
     pub(crate) reads: ByteBudget,
     /// Batches of reads at the disk.
-    pub(crate) disk_reads: Semaphore,
+    pub(crate) disk_reads: Arc<Semaphore>,
     /// Lists of entries that are made, each of which may take megabytes until it is encoded.
     pub(crate) lists: Semaphore,
+    /// Ledgers that are being revived.
+    revivals: Loads<LedgerId, Result<(), Status>>,
     /// Connections.
     connections: Arc<Semaphore>,
     /// Long polls that wait.
@@ -65,7 +82,8 @@ impl Server {
         Self {
             adds: budget.child("bookie-adds", config.add_bytes_max.bytes()),
             reads: budget.child("bookie-reads", config.read_bytes_max.bytes()),
-            disk_reads: Semaphore::new(config.read_concurrency),
+            disk_reads: Arc::new(Semaphore::new(config.read_concurrency)),
+            revivals: Loads::new("revive ledger", &Arc::new(Semaphore::new(REVIVALS_MAX)), &tasks),
             lists: Semaphore::new(LISTS_MAX),
             connections: Arc::new(Semaphore::new(config.connections_max.min(Semaphore::MAX_PERMITS))),
             polls: Semaphore::new(config.long_polls_max.min(Semaphore::MAX_PERMITS)),
@@ -73,6 +91,25 @@ impl Server {
             store,
             tasks,
         }
+    }
+
+    /// When a request that was received then must have its answer.
+    fn until(&self, received: Instant) -> Instant {
+        received + self.store.config.read_deadline.duration()
+    }
+
+    /// The outcome of work that may take until then; afterwards it is unknown, and told as too many requests. The work is dropped, so it
+    /// MUST be cancel-safe.
+    async fn by<T>(&self, until: Instant, work: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
+        tokio::time::timeout_at(until, work).await.unwrap_or(Err(Status::TooManyRequests))
+    }
+
+    /// A ledger, in memory or not. Cancel-safe.
+    async fn load(&self, ledger: LedgerId) -> Result<Arc<LedgerSlot>, Status> {
+        self.store.slot(ledger).await.map_err(|error| {
+            tracing::error!(%ledger, error = &error as &dyn std::error::Error, "load ledger");
+            Status::Io
+        })
     }
 }
 

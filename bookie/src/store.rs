@@ -11,6 +11,7 @@
 
 mod condition;
 mod list;
+mod loads;
 mod open;
 mod read;
 mod recent;
@@ -24,11 +25,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use common::clock::Clock;
+use common::shutdown::TaskTree;
+use futures::FutureExt as _;
 use ledger::{EntryId, LedgerId};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 pub use condition::BookieState;
 pub(crate) use condition::Condition;
+pub(crate) use loads::Loads;
 pub(crate) use open::OpenSegment;
 pub(crate) use read::{Fetched, Located, Spot};
 pub(crate) use sealed::{SealedFile, SealedSegments};
@@ -40,12 +44,18 @@ use crate::config::BookieConfig;
 use crate::disk::{AlignedBuffer, Disk};
 use crate::error::Error;
 use crate::format::{Place, RecordKind, SegmentId};
+use crate::index::rows::LedgerSegment;
 use crate::index::{Index, Write, rows};
 use crate::journal::JournalQueue;
 use crate::ledger_state::LedgerState;
 use crate::limbo::Limbo;
 use crate::metrics::Metrics;
+use crate::stall::{Stalls, WatchedDisk, WatchedIndex};
 use recent::RecentGroups;
+
+/// Reads of the index for requests that may be under way, and reads of what leads to an entry on the disk. More would gain nothing
+/// where the disk is slow; where it does not answer at all this many threads wait for it.
+const LOADS_MAX: usize = 32;
 
 /// See the module.
 pub(crate) struct Store {
@@ -57,14 +67,21 @@ pub(crate) struct Store {
     pub(crate) metrics: Metrics,
     pub(crate) condition: Condition,
     pub(crate) queue: JournalQueue,
-    pub(crate) table: LedgerTable,
-    pub(crate) tombstones: Tombstones,
+    pub(crate) table: Arc<LedgerTable>,
+    pub(crate) tombstones: Arc<Tombstones>,
     pub(crate) limbo: Limbo,
     pub(crate) sealed: SealedSegments,
     /// Oldest first.
     unsealed: RwLock<Vec<Arc<OpenSegment>>>,
     recent: RecentGroups,
-    sealed_through: AtomicU64,
+    sealed_through: Arc<AtomicU64>,
+    /// What is under way at the disk and the index.
+    pub(crate) stalls: Stalls,
+    ledger_loads: Loads<LedgerId, Arc<LedgerSlot>>,
+    /// Of a ledger whose sealed segments have changed so many times.
+    segments_loads: Loads<(LedgerId, u64), Arc<[LedgerSegment]>>,
+    /// Size of the file system of the journal, and what is free of it, in bytes.
+    space_loads: Loads<(), (u64, u64)>,
     /// Bytes reserved by unsealed segments and the spare one, and occupied by sealed ones.
     pub(crate) allocated_bytes: AtomicU64,
     pub(crate) spare_segments: AtomicU64,
@@ -92,20 +109,33 @@ impl Store {
         disk: Arc<dyn Disk>,
         index: Arc<dyn Index>,
         clock: Clock,
-        tombstones: Tombstones,
-        limbo: Limbo,
+        (tombstones, limbo): (Tombstones, Limbo),
+        tasks: &TaskTree,
     ) -> Self {
+        let stalls = Stalls::default();
+        let (disk, index) = (WatchedDisk::wrap(disk, &stalls), WatchedIndex::wrap(index, &stalls));
+        let turns = || Arc::new(Semaphore::new(LOADS_MAX));
+        let (index_turns, disk_turns) = (turns(), turns());
         Self {
             metrics: Metrics::new(),
             condition: Condition::new(),
             queue: JournalQueue::new(),
-            table: LedgerTable::new(),
-            tombstones,
+            table: Arc::new(LedgerTable::new()),
+            tombstones: Arc::new(tombstones),
             limbo,
-            sealed: SealedSegments::new(disk.clone(), &journal_dir, config.index_cache_bytes.bytes()),
+            sealed: SealedSegments::new(
+                disk.clone(),
+                &journal_dir,
+                config.index_cache_bytes.bytes(),
+                (&disk_turns, tasks),
+            ),
+            ledger_loads: Loads::new("load ledger", &index_turns, tasks),
+            segments_loads: Loads::new("load segments", &index_turns, tasks),
+            space_loads: Loads::new("ask for space", &disk_turns, tasks),
+            stalls,
             unsealed: RwLock::default(),
             recent: RecentGroups::new(config.write_buffer_bytes.bytes()),
-            sealed_through: AtomicU64::new(0),
+            sealed_through: Arc::default(),
             allocated_bytes: AtomicU64::new(0),
             spare_segments: AtomicU64::new(0),
             indexed_ledgers: AtomicU64::new(0),
@@ -204,18 +234,22 @@ impl Store {
         self.table.get(ledger)
     }
 
-    /// The ledger; one the bookie does not know is made, in memory only, until something is stored of it.
+    /// The ledger; one the bookie does not know is made, in memory only, until something is stored of it. Cancel-safe.
     pub(crate) async fn slot(&self, ledger: LedgerId) -> Result<Arc<LedgerSlot>, Error> {
-        match self.table.get(ledger) {
-            Some(slot) => Ok(slot),
-            None => {
-                let load = async || {
-                    let row = rows::ledger_state(&*self.index, ledger).await?;
-                    Ok(LedgerState::restored(row.as_ref(), self.tombstones.of(ledger)))
-                };
-                self.table.get_or_load(ledger, || self.sealed_through(), load).await
-            }
+        if let Some(slot) = self.table.get(ledger) {
+            return Ok(slot);
         }
+        let load = || {
+            let (index, table) = (self.index.clone(), self.table.clone());
+            let (tombstones, sealed_through) = (self.tombstones.clone(), self.sealed_through.clone());
+            async move {
+                let row = rows::ledger_state(&*index, ledger).await?;
+                let state = LedgerState::restored(row.as_ref(), tombstones.of(ledger));
+                Ok(table.insert(ledger, state, SegmentId::new(sealed_through.load(Ordering::Acquire))))
+            }
+            .boxed()
+        };
+        self.ledger_loads.get(ledger, || self.table.get(ledger), load).await
     }
 
     /// Makes a durable group visible. `records` are those of the group, the ones of a ledger side by side; `end` is where the

@@ -21,6 +21,8 @@ mod rebuild;
 mod relay;
 mod restart;
 mod space;
+mod stall;
+mod stalling;
 mod support;
 mod wipe;
 mod wire;

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bookie::{Bookie, BookieState};
+use bookie::{Bookie, BookieState, Stall};
 use common::shutdown::TaskTree;
 use serde::Serialize;
 
@@ -20,6 +20,12 @@ pub enum Condition {
     /// It serves everything that is stored, and takes no entries.
     ReadOnly {
         /// Why, as sentences for people.
+        reasons: Vec<String>,
+    },
+    /// It runs and has been waiting for its index or a disk for longer than it should: what needs that is answered as too many requests,
+    /// by its deadline. It ends by itself.
+    Stalled {
+        /// For what and for how long, as sentences for people.
         reasons: Vec<String>,
     },
     /// It was asked to stop and takes nothing new.
@@ -38,7 +44,8 @@ enum Phase {
     Stopping,
 }
 
-type ReadOnlySource = Box<dyn Fn() -> Option<String> + Send + Sync>;
+/// Gives a reason as long as there is one.
+type Source = Box<dyn Fn() -> Option<String> + Send + Sync>;
 
 /// The health of one process. Cheap to clone; clones are the same.
 #[derive(Clone)]
@@ -50,14 +57,20 @@ struct Inner {
     role: &'static str,
     tasks: TaskTree,
     phase: Mutex<Phase>,
-    read_only: Mutex<Vec<ReadOnlySource>>,
+    read_only: Mutex<Vec<Source>>,
+    stalled: Mutex<Vec<Source>>,
 }
 
 impl Health {
     /// A role that is being started. It counts as failed once a critical task of `tasks` (its whole tree) has died.
     pub fn starting(role: &'static str, tasks: &TaskTree) -> Self {
-        let inner =
-            Inner { role, tasks: tasks.clone(), phase: Mutex::new(Phase::Starting), read_only: Mutex::default() };
+        let inner = Inner {
+            role,
+            tasks: tasks.clone(),
+            phase: Mutex::new(Phase::Starting),
+            read_only: Mutex::default(),
+            stalled: Mutex::default(),
+        };
         Self { inner: Arc::new(inner) }
     }
 
@@ -76,8 +89,13 @@ impl Health {
         self.enter(Phase::Stopping);
     }
 
-    /// Counts the role as read-only whenever this bookie is.
+    /// Counts the role as read-only whenever this bookie is, and as stalled whenever that is.
     pub fn watch_bookie(&self, bookie: &Bookie) {
+        let (id, stalls) = (bookie.id().clone(), bookie.stalls());
+        self.stalled_when(move || {
+            let stalls: Vec<String> = stalls.now().iter().map(Stall::to_string).collect();
+            (!stalls.is_empty()).then(|| format!("{id}: {}", stalls.join(", ")))
+        });
         let (id, state) = (bookie.id().clone(), bookie.watch_state());
         self.read_only_when(move || match &*state.borrow() {
             BookieState::Writable => None,
@@ -93,12 +111,19 @@ impl Health {
         self.inner.read_only.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(reason));
     }
 
+    /// Counts the role as stalled whenever `reason` gives one. It must be quick and keep nothing alive.
+    pub fn stalled_when(&self, reason: impl Fn() -> Option<String> + Send + Sync + 'static) {
+        self.inner.stalled.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(reason));
+    }
+
     /// What the role is doing now.
     pub fn condition(&self) -> Condition {
         let phase = *self.inner.phase.lock().unwrap_or_else(PoisonError::into_inner);
-        let sources = self.inner.read_only.lock().unwrap_or_else(PoisonError::into_inner);
-        let reasons = sources.iter().filter_map(|source| source()).collect();
-        judge(phase, self.inner.tasks.failure(), reasons)
+        let reasons = |sources: &Mutex<Vec<Source>>| -> Vec<String> {
+            let sources = sources.lock().unwrap_or_else(PoisonError::into_inner);
+            sources.iter().filter_map(|source| source()).collect()
+        };
+        judge(phase, self.inner.tasks.failure(), reasons(&self.inner.stalled), reasons(&self.inner.read_only))
     }
 
     fn enter(&self, phase: Phase) {
@@ -113,11 +138,12 @@ impl fmt::Debug for Health {
 }
 
 /// The worst of what is known: a death before everything, an order to stop before what no longer matters.
-fn judge(phase: Phase, failure: Option<String>, reasons: Vec<String>) -> Condition {
+fn judge(phase: Phase, failure: Option<String>, stalls: Vec<String>, reasons: Vec<String>) -> Condition {
     match (failure, phase) {
         (Some(cause), _) => Condition::Failed { cause },
         (None, Phase::Stopping) => Condition::Stopping,
         (None, Phase::Starting) => Condition::Starting,
+        (None, Phase::Serving) if !stalls.is_empty() => Condition::Stalled { reasons: stalls },
         (None, Phase::Serving) if reasons.is_empty() => Condition::Ready,
         (None, Phase::Serving) => Condition::ReadOnly { reasons },
     }
@@ -125,7 +151,7 @@ fn judge(phase: Phase, failure: Option<String>, reasons: Vec<String>) -> Conditi
 
 impl Condition {
     /// All names, in order.
-    pub const NAMES: [&str; 5] = ["starting", "ready", "read-only", "stopping", "failed"];
+    pub const NAMES: [&str; 6] = ["starting", "ready", "read-only", "stalled", "stopping", "failed"];
 
     /// The condition in one word.
     pub fn name(&self) -> &'static str {
@@ -133,6 +159,7 @@ impl Condition {
             Self::Starting => "starting",
             Self::Ready => "ready",
             Self::ReadOnly { .. } => "read-only",
+            Self::Stalled { .. } => "stalled",
             Self::Stopping => "stopping",
             Self::Failed { .. } => "failed",
         }
@@ -143,7 +170,7 @@ impl Condition {
         !matches!(self, Self::Failed { .. })
     }
 
-    /// Whether it answers callers. A read-only role does: its readers need it most when writing is not possible, so it is not
+    /// Whether it answers callers, which a role that stalls does with refusals at best. A read-only role does: its readers need it most when writing is not possible, so it is not
     /// taken out of service; that it takes no entries is for alerts.
     pub fn is_serving(&self) -> bool {
         matches!(self, Self::Ready | Self::ReadOnly { .. })
@@ -156,6 +183,9 @@ impl Condition {
             Self::Ready => "the role serves (metadata and the object store are not asked for this answer)".to_owned(),
             Self::ReadOnly { reasons } => {
                 format!("what is stored is served, entries are not taken: {}", reasons.join("; "))
+            }
+            Self::Stalled { reasons } => {
+                format!("requests that need it are refused when their time is over: {}", reasons.join("; "))
             }
             Self::Stopping => "the role was asked to stop and takes nothing new".to_owned(),
             Self::Failed { cause } => format!("a task that the role cannot do without has died: {cause}"),
@@ -190,17 +220,19 @@ mod tests {
     #[test]
     fn the_worst_is_told() {
         let reasons = || vec!["the disk is full".to_owned()];
+        let stalls = || vec!["the index has not answered for 9 s".to_owned()];
         let cases = [
-            (Phase::Starting, None, vec![], "starting", true, false),
-            (Phase::Starting, None, reasons(), "starting", true, false),
-            (Phase::Serving, None, vec![], "ready", true, true),
-            (Phase::Serving, None, reasons(), "read-only", true, true),
-            (Phase::Stopping, None, reasons(), "stopping", true, false),
-            (Phase::Stopping, Some("journal: x"), vec![], "failed", false, false),
-            (Phase::Serving, Some("journal: x"), reasons(), "failed", false, false),
+            (Phase::Starting, None, vec![], vec![], "starting", true, false),
+            (Phase::Starting, None, stalls(), reasons(), "starting", true, false),
+            (Phase::Serving, None, vec![], vec![], "ready", true, true),
+            (Phase::Serving, None, vec![], reasons(), "read-only", true, true),
+            (Phase::Serving, None, stalls(), reasons(), "stalled", true, false),
+            (Phase::Stopping, None, stalls(), reasons(), "stopping", true, false),
+            (Phase::Stopping, Some("journal: x"), vec![], vec![], "failed", false, false),
+            (Phase::Serving, Some("journal: x"), stalls(), reasons(), "failed", false, false),
         ];
-        for (phase, failure, reasons, name, alive, serving) in cases {
-            let condition = judge(phase, failure.map(str::to_owned), reasons);
+        for (phase, failure, stalls, reasons, name, alive, serving) in cases {
+            let condition = judge(phase, failure.map(str::to_owned), stalls, reasons);
             assert_eq!((condition.name(), condition.is_alive(), condition.is_serving()), (name, alive, serving));
             assert!(Condition::NAMES.contains(&condition.name()));
         }
@@ -226,6 +258,19 @@ mod tests {
         health.read_only_when(move || told.lock().unwrap().clone());
         health.ready();
         assert!(health.condition().why().contains("the disk is full"));
+        *reason.lock().unwrap() = None;
+        assert_eq!(health.condition(), Condition::Ready);
+    }
+
+    #[tokio::test]
+    async fn a_stall_is_told_with_its_cause_and_ends() {
+        let health = Health::starting("bookie", &TaskTree::root("role"));
+        let reason = Arc::new(Mutex::new(Some("the index has not answered for 9 s".to_owned())));
+        let told = reason.clone();
+        health.stalled_when(move || told.lock().unwrap().clone());
+        health.ready();
+        assert!(!health.condition().is_serving() && health.condition().is_alive());
+        assert!(health.condition().why().contains("the index has not answered for 9 s"));
         *reason.lock().unwrap() = None;
         assert_eq!(health.condition(), Condition::Ready);
     }

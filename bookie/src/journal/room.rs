@@ -10,6 +10,7 @@ use crate::config::{
 };
 use crate::disk::BLOCK_BYTES;
 use crate::index::rows;
+use crate::stall::StallCause;
 
 /// Why a group has no place.
 pub(super) enum NoRoom {
@@ -93,6 +94,8 @@ impl JournalWriter {
         // The groups of a segment are all durable before the next segment has any.
         self.drain().await.map_err(NoRoom::Failed)?;
         self.hand_over().await?;
+        // Whatever of this does not answer, the journal waits for it.
+        let _noted = self.store.stalls.begin(StallCause::Journal);
         let next = match self.maker.next(bytes, class).await {
             Ok(next) => next,
             Err(MakeError::NoSpace(reason)) => return Err(NoRoom::Space(reason)),

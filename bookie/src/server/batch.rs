@@ -147,27 +147,29 @@ impl Reads {
         job: &BatchJob,
         slot: &Arc<LedgerSlot>,
     ) -> Result<(Vec<(Bytes, ReadEnd)>, BytePermit), Status> {
+        let until = self.server.until(job.received);
         if let Some(key) = &job.fence {
             // Nothing is told, not even that an entry is missing, before the fence is durable.
-            self.server.store.fence(slot, key.as_ref()).await?;
+            self.server.by(until, self.server.store.fence(slot, key.as_ref())).await?;
         }
         let fill = Fill::new(job.count_max, job.bytes_max, self.server.store.config.frame_bytes_max.bytes());
         let plan = self.plan_run(job, slot, fill.clone()).await?;
-        if !self.outbox.wait_for_room_to_answer().await {
-            return Err(Status::Io);
-        }
         let bytes = plan.bytes;
-        let mut permit = self.server.reads.acquire(bytes + plan.step_bytes()).await;
-        let found = self.fetch_run(job, slot, plan, fill).await?;
+        let mut permit = self.server.by(until, self.admit(bytes + plan.step_bytes())).await?;
+        let found = self.fetch_run(job, slot, plan, fill, &mut permit).await?;
         permit.shrink_to(bytes);
         Ok((found, permit))
     }
 
-    /// Finds the entries that belong to the answer. Only the first one's failure is told; a later one ends the batch.
+    /// Finds the entries that belong to the answer. Only the first one's failure is told; a later one ends the batch, and so does half of
+    /// the time: the rest is for bringing them into memory.
     async fn plan_run(&self, job: &BatchJob, slot: &LedgerSlot, mut fill: Fill) -> Result<Plan, Status> {
         let (mut spots, mut next) = (Vec::new(), Some(job.start));
+        let (until, half) = (self.server.until(job.received), self.server.store.config.read_deadline.duration() / 2);
         while let Some(entry) = next.filter(|_| !fill.is_complete()) {
-            let located = match self.server.store.locate(slot, ReadTarget::Entry(entry)).await {
+            let until = if spots.is_empty() { until } else { until - half };
+            let locate = self.server.store.locate(slot, ReadTarget::Entry(entry));
+            let located = match self.server.by(until, locate).await {
                 Ok(located) => located,
                 Err(status) if spots.is_empty() => return Err(status),
                 Err(_) => break,
@@ -191,31 +193,39 @@ impl Reads {
         Ok(Plan { spots, bytes: fill.bytes })
     }
 
-    /// Brings the entries into memory, a step at a time, up to the first that fails or does not fit any more.
+    /// Brings the entries into memory, a step at a time, up to the first that fails, does not come in time, or does not fit any more.
+    /// `permit` covers them and the largest step; a step that does not come in time keeps its part of it.
     async fn fetch_run(
         &self,
         job: &BatchJob,
         slot: &LedgerSlot,
         plan: Plan,
         mut fill: Fill,
+        permit: &mut BytePermit,
     ) -> Result<Vec<(Bytes, ReadEnd)>, Status> {
+        let until = self.server.until(job.received);
         let capacity = usize::try_from(plan.bytes).map_err(|_| Status::BadRequest)?;
         let mut bodies =
             Bodies { buffer: BytesMut::with_capacity(capacity), found: Vec::with_capacity(plan.spots.len()) };
         let mut planned = plan.spots.into_iter();
         while !planned.as_slice().is_empty() {
-            let (count, _) = first_step(planned.as_slice());
+            let (count, bytes) = first_step(planned.as_slice());
             let answers = if count == 0 {
                 planned.next();
                 let entry = job.start.checked_add(bodies.found.len() as u64).ok_or(Status::NoEntry)?;
                 if bodies.found.len() % LOOK_UPS == LOOK_UPS - 1 {
                     tokio::task::yield_now().await;
                 }
-                vec![self.fetch_from_memory(slot, entry).await]
+                vec![self.server.by(until, self.fetch_from_memory(slot, entry, permit)).await]
             } else {
                 let step: Vec<Spot> = planned.by_ref().take(count).flatten().collect();
-                let answers = self.fetch(&step).await;
-                answers.into_iter().map(|answer| answer.map(|found| (found, ReadEnd::Segment))).collect()
+                match self.server.by(until, self.fetch(step, permit.split(bytes))).await {
+                    Ok((answers, part)) => {
+                        permit.merge(part);
+                        answers.into_iter().map(|answer| answer.map(|found| (found, ReadEnd::Segment))).collect()
+                    }
+                    Err(status) => vec![Err(status)],
+                }
             };
             for answer in answers {
                 match answer {
@@ -231,11 +241,18 @@ impl Reads {
     }
 
     /// An entry that was in memory a moment ago.
-    async fn fetch_from_memory(&self, slot: &LedgerSlot, entry: EntryId) -> Result<(Fetched, ReadEnd), Status> {
+    async fn fetch_from_memory(
+        &self,
+        slot: &LedgerSlot,
+        entry: EntryId,
+        permit: &mut BytePermit,
+    ) -> Result<(Fetched, ReadEnd), Status> {
         match self.server.store.locate(slot, ReadTarget::Entry(entry)).await? {
             Located::Here(found) => Ok((found, ReadEnd::Buffer)),
             Located::There(spot) => {
-                let found = self.fetch(std::slice::from_ref(&spot)).await.pop().unwrap_or(Err(Status::Io))?;
+                let part = permit.split(spot.bytes());
+                let (found, part) = self.fetch_one(spot, part).await?;
+                permit.merge(part);
                 Ok((found, ReadEnd::Segment))
             }
         }

@@ -10,9 +10,11 @@ use tokio::time::Instant;
 
 use super::Server;
 use super::batch::BatchJob;
+use super::lane::{Lane, Order};
 use super::outbox::Outbox;
 use super::polls::PollJob;
 use super::reads::{ReadJob, Reads};
+use super::task::Task;
 use crate::format::RECORD_HEADER_BYTES;
 use crate::journal::Completion;
 use crate::store::{Add, LedgerSlot};
@@ -61,17 +63,13 @@ struct Connection {
     /// The ledger of the last add: most adds of a burst are for the same few.
     last: Option<Arc<LedgerSlot>>,
     batch: Vec<ReadJob>,
+    /// Reads of a burst whose ledgers are not in memory.
+    unloaded: Vec<ReadJob>,
+    lane: Arc<Lane>,
     /// What a burst brought beside reads and adds, until its adds are with the journal.
     tasks: Vec<Task>,
     /// Covers a frame that is longer than one read, from before it is read.
     long_frame: Option<BytePermit>,
-}
-
-/// A request that takes a turn of the connection and is served by a task of its own.
-enum Task {
-    Run(BatchJob, Arc<LedgerSlot>),
-    List(ReplyTo, Arc<LedgerSlot>),
-    Info { to: ReplyTo, total: bool, free: bool },
 }
 
 /// A decoded frame of a burst.
@@ -97,6 +95,7 @@ impl Connection {
         let decoder = FrameDecoder::new(server.store.config.frame_bytes_max.as_usize());
         let reads = Reads::new(server.clone(), outbox.clone());
         Self {
+            lane: Lane::new(server.clone()),
             server,
             outbox,
             reads,
@@ -104,6 +103,7 @@ impl Connection {
             decoder,
             last: None,
             batch: Vec::new(),
+            unloaded: Vec::new(),
             tasks: Vec::new(),
             long_frame: None,
         }
@@ -219,27 +219,29 @@ impl Connection {
                                 permit,
                                 received,
                             };
-                            self.add(to, ledger, add).await;
+                            let (in_order, done) = (self.outbox.open_add(), self.answer(to, Reply::Added));
+                            self.order(Order::Add { ledger, add, done, in_order });
                         }
                         Err(status) => {
                             let in_order = self.outbox.open_add();
-                            self.server.store.refuse(status, self.answer(to, Reply::Added), in_order);
+                            let done = self.answer(to, Reply::Added);
+                            self.order(Order::Refuse { status, done, in_order });
                         }
                     }
                 }
                 Item::Request(to, request) => {
                     let permit = permit.clone();
-                    self.handle_other(to, request, received, permit, &mut wakeups).await;
+                    self.handle_other(to, request, received, permit, &mut wakeups);
                 }
             }
         }
         drop(permit);
         wakeups.flush();
-        self.start_batches().await;
+        self.start_tasks();
     }
 
     /// Everything but adds. `permit` covers the bodies of the burst.
-    async fn handle_other(
+    fn handle_other(
         &mut self,
         to: ReplyTo,
         request: Request,
@@ -249,32 +251,29 @@ impl Connection {
     ) {
         match request {
             Request::Read { ledger, target, fence: false, .. } => {
-                self.read(ReadJob::read(to, ledger, target, received), wakeups).await;
+                self.read(ReadJob::read(to, ledger, target, received), wakeups);
             }
             Request::Read { ledger, target, master_key, .. } => {
-                self.read(ReadJob::fencing(to, ledger, target, master_key, received), wakeups).await;
+                self.read(ReadJob::fencing(to, ledger, target, master_key, received), wakeups);
             }
             Request::ReadLac { ledger } => {
-                self.read(ReadJob::last_confirmed(to, ledger, received), wakeups).await;
+                self.read(ReadJob::last_confirmed(to, ledger, received), wakeups);
             }
             Request::BatchRead { ledger, start, count_max, bytes_max, fence, master_key, .. } => {
                 let fence = fence.then_some(master_key);
                 let job = BatchJob { to, start, count_max, bytes_max, fence, received };
-                let slot = self.open(to, ledger, wakeups).await;
-                self.tasks.extend(slot.map(|slot| Task::Run(job, slot)));
+                self.open(Task::Run(job, ledger));
             }
             Request::LongPoll { ledger, target, previous, patience } => {
-                self.start_poll(PollJob { to, ledger, target, previous, patience, received }, wakeups).await;
+                self.open(Task::Poll(PollJob { to, ledger, target, previous, patience, received }));
             }
             Request::WriteLac { ledger, lac: _, master_key, body } => {
                 self.outbox.open_add();
                 let done = self.answer(to, Reply::LacWritten);
-                let admitted = match permit {
-                    Ok(permit) => self.slot(ledger).await.map(|slot| (slot, permit)),
-                    Err(status) => Err(status),
-                };
-                match admitted {
-                    Ok((slot, permit)) => self.server.store.write_lac(&slot, &master_key, body, permit, done),
+                match permit {
+                    Ok(permit) => {
+                        self.order(Order::WriteLac { ledger, key: master_key, body, permit, received, done });
+                    }
                     Err(status) => done(Err(status), wakeups),
                 }
             }
@@ -283,12 +282,10 @@ impl Connection {
                 self.server.store.force(self.answer(to, Reply::Forced));
             }
             Request::ListEntries { ledger } => {
-                let slot = self.open(to, ledger, wakeups).await;
-                self.tasks.extend(slot.map(|slot| Task::List(to, slot)));
+                self.open(Task::List { to, ledger, received });
             }
             Request::BookieInfo { total, free } => {
-                self.outbox.open_read();
-                self.tasks.push(Task::Info { to, total, free });
+                self.open(Task::Info { to, total, free, received });
             }
             Request::Add { .. } => {
                 debug_assert!(false, "adds are handled where their bytes are admitted");
@@ -298,22 +295,10 @@ impl Connection {
         }
     }
 
-    /// Opens a read of a ledger that a task of its own serves; answers at once when the ledger cannot be loaded.
-    async fn open(&mut self, to: ReplyTo, ledger: LedgerId, wakeups: &mut Wakeups) -> Option<Arc<LedgerSlot>> {
+    /// Counts a request in that a task of its own serves.
+    fn open(&mut self, task: Task) {
         self.outbox.open_read();
-        match self.slot(ledger).await {
-            Ok(slot) => Some(slot),
-            Err(status) => {
-                self.reads.put(&to, &Reply::Failed(status), None, wakeups);
-                None
-            }
-        }
-    }
-
-    async fn start_poll(&mut self, job: PollJob, wakeups: &mut Wakeups) {
-        let Some(slot) = self.open(job.to, job.ledger, wakeups).await else { return };
-        let reads = self.reads.clone();
-        self.server.tasks.spawn("poll", async move { reads.serve_poll(job, slot).await });
+        self.tasks.push(task);
     }
 
     /// Takes the bytes of the burst's adds from the budget, all at once.
@@ -338,16 +323,12 @@ impl Connection {
         Ok(Some(Arc::new(permit)))
     }
 
-    async fn slot(&mut self, ledger: LedgerId) -> Result<Arc<LedgerSlot>, Status> {
-        if let Some(slot) = self.last.as_ref().filter(|slot| slot.id() == ledger) {
-            return Ok(slot.clone());
+    /// The ledger, when it is in memory: the index is never waited for here.
+    fn slot(&mut self, ledger: LedgerId) -> Option<Arc<LedgerSlot>> {
+        if self.last.as_ref().is_none_or(|slot| slot.id() != ledger) {
+            self.last = Some(self.server.store.cached(ledger)?);
         }
-        let slot = self.server.store.slot(ledger).await.map_err(|error| {
-            tracing::error!(%ledger, error = &error as &dyn std::error::Error, "load ledger");
-            Status::Io
-        })?;
-        self.last = Some(slot.clone());
-        Ok(slot)
+        self.last.clone()
     }
 
     /// What answers an add, or whatever else the journal answers, whenever and however it ends.
@@ -363,73 +344,52 @@ impl Connection {
         })
     }
 
-    async fn add(&mut self, to: ReplyTo, ledger: LedgerId, add: Add) {
-        let in_order = self.outbox.open_add();
-        let done = self.answer(to, Reply::Added);
-        let slot = match self.slot(ledger).await {
-            Ok(slot) => slot,
-            Err(status) => return self.server.store.refuse(status, done, in_order),
-        };
-        let store = &self.server.store;
-        let Err((add, done)) = store.add(&slot, add, done, in_order) else { return };
-        match store.revive(&slot).await {
-            Ok(()) => {
-                if let Err((_, done)) = store.add(&slot, add, done, in_order) {
-                    store.refuse(Status::Io, done, in_order);
-                }
-            }
-            Err(status) => store.refuse(status, done, in_order),
-        }
+    fn order(&mut self, order: Order) {
+        let lane = self.lane.clone();
+        lane.put(order, |ledger| self.slot(ledger));
     }
 
-    async fn read(&mut self, job: ReadJob, wakeups: &mut Wakeups) {
+    fn read(&mut self, job: ReadJob, wakeups: &mut Wakeups) {
         let Some(job) = self.reads.take_turn(job) else { return };
-        let slot = match self.slot(job.ledger()).await {
-            Ok(slot) => slot,
-            Err(status) => return self.reads.finish_now(job, Err(status), None, wakeups),
-        };
+        let Some(slot) = self.slot(job.ledger()) else { return self.unloaded.push(job) };
+        let job = job.with_slot(slot.clone());
         if job.needs_fence(&slot) {
             let reads = self.reads.clone();
-            self.server.tasks.spawn("fence", async move { reads.serve_fence(job, slot).await });
+            self.server.tasks.spawn("fence", async move { reads.serve_fence(job).await });
             return;
         }
         match self.server.store.read_memory(&slot, job.target()) {
             Some(Ok(found)) => match self.server.reads.try_acquire(found.body.len() as u64) {
-                Some(permit) => self.reads.finish_now(job.with_slot(slot), Ok(found), Some(permit), wakeups),
-                None => self.batch.push(job.with_slot(slot)),
+                Some(permit) => self.reads.finish_now(job, Ok(found), Some(permit), wakeups),
+                None => self.batch.push(job),
             },
             Some(Err(status)) => {
-                if let Some(job) = self.reads.keep_or_relay(job.with_slot(slot), Some(status)) {
+                if let Some(job) = self.reads.keep_or_relay(job, Some(status)) {
                     self.reads.finish_now(job, Err(status), None, wakeups);
                 }
             }
-            None => self.batch.push(job.with_slot(slot)),
+            None => self.batch.push(job),
         }
     }
 
-    /// Hands out what the burst brought and the journal does not answer, as the connection's turns allow.
-    async fn start_batches(&mut self) {
+    /// Hands out what the burst brought and the journal does not answer. It takes turns of the connection by itself.
+    fn start_tasks(&mut self) {
         let mut batch = std::mem::take(&mut self.batch).into_iter().peekable();
         while batch.peek().is_some() {
-            let part: Vec<ReadJob> = batch.by_ref().take(BATCH_READS).collect();
-            let Some(turn) = self.reads.batch_turn().await else { return };
-            let reads = self.reads.clone();
-            self.server.tasks.spawn("reads", async move {
-                reads.serve_batch(part).await;
-                drop(turn);
-            });
+            let (part, reads): (Vec<ReadJob>, _) = (batch.by_ref().take(BATCH_READS).collect(), self.reads.clone());
+            self.server.tasks.spawn("reads", async move { reads.serve_batch(part).await });
+        }
+        let mut unloaded = std::mem::take(&mut self.unloaded);
+        unloaded.sort_by_key(ReadJob::ledger);
+        let mut unloaded = unloaded.into_iter().peekable();
+        while let Some(ledger) = unloaded.peek().map(ReadJob::ledger) {
+            let of_ledger = std::iter::from_fn(|| unloaded.next_if(|job| job.ledger() == ledger));
+            let (part, reads): (Vec<ReadJob>, _) = (of_ledger.take(BATCH_READS).collect(), self.reads.clone());
+            self.server.tasks.spawn("reads", async move { reads.serve_unloaded(ledger, part).await });
         }
         for task in std::mem::take(&mut self.tasks) {
-            let Some(turn) = self.reads.batch_turn().await else { return };
             let reads = self.reads.clone();
-            self.server.tasks.spawn("read", async move {
-                match task {
-                    Task::Run(job, slot) => reads.serve_run(job, slot).await,
-                    Task::List(to, slot) => reads.serve_list(to, &slot).await,
-                    Task::Info { to, total, free } => reads.serve_info(to, total, free).await,
-                }
-                drop(turn);
-            });
+            self.server.tasks.spawn("read", async move { reads.serve(task).await });
         }
     }
 }

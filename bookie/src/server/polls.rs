@@ -40,17 +40,22 @@ impl Reads {
         };
         // Many wait for the same news: what they are answered is read a few at a time, as fast as the peer takes it, or they would
         // fill the budget that the reads of others wait for.
-        let turn = self.batch_turn().await;
-        if turn.is_none() || !self.outbox.wait_for_room_to_answer().await {
-            return self.put(&job.to, &Reply::Failed(Status::Io), None, &mut Wakeups::default());
-        }
         // The wait is not the read's.
         let received = if job.patience.is_some() { self.server.store.clock.now() } else { job.received };
-        let job = PollJob { received, ..job };
+        let (job, until) = (PollJob { received, ..job }, self.server.until(received));
+        let turn = async {
+            let turn = self.batch_turn().await.ok_or(Status::Io)?;
+            let is_taken = self.outbox.wait_for_room_to_answer().await;
+            is_taken.then_some(turn).ok_or(Status::Io)
+        };
+        let _turn = match self.server.by(until, turn).await {
+            Ok(turn) => turn,
+            Err(status) => return self.put(&job.to, &Reply::Failed(status), None, &mut Wakeups::default()),
+        };
         match job.target {
             PollTarget::Read(target) => {
                 let mut read = ReadJob::read(job.to, job.ledger, target, received).with_slot(slot.clone());
-                match self.read_one(&mut read).await {
+                match self.server.by(until, self.read_one(&mut read)).await {
                     Err(status) if self.is_for_relay(&job.to, &slot, status) => self.hand_over(RelayJob::Poll(job)),
                     answer => self.answer_one(&read, answer),
                 }
@@ -96,7 +101,10 @@ impl Reads {
         let known = self.server.store.is_whole(slot).map(|()| slot.lock().last_confirmed);
         let answered = match known.map_err(Absence::status) {
             Err(status) => Err(status),
-            Ok(max_lac) if max_lac > job.previous => self.next_entry(&job, slot, max_lac, confirmed_ms).await,
+            Ok(max_lac) if max_lac > job.previous => {
+                let until = self.server.until(job.received);
+                self.server.by(until, self.next_entry(&job, slot, max_lac, confirmed_ms)).await
+            }
             Ok(max_lac) => Ok((Reply::Next { max_lac, entry: None, confirmed_ms: None }, None)),
         };
         let (reply, permit) = match answered {
@@ -126,8 +134,7 @@ impl Reads {
             }
             Ok(Located::There(spot)) => {
                 let permit = self.server.reads.acquire(spot.bytes()).await;
-                let found = self.fetch(std::slice::from_ref(&spot)).await.pop().unwrap_or(Err(Status::Io))?;
-                Some((found, permit))
+                Some(self.fetch_one(spot, permit).await?)
             }
             Err(Status::NoEntry) => None,
             Err(status) => return Err(status),

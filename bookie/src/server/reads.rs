@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use common::budget::BytePermit;
 use ledger::{LedgerId, MasterKey};
 use proto::{ReadTarget, Reply, ReplyTo, Status};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::time::Instant;
 
 use super::Server;
@@ -14,7 +14,7 @@ use crate::metrics::ReadEnd;
 use crate::store::{Fetched, LedgerSlot, Located, Spot};
 use crate::wakeups::Wakeups;
 
-/// Batches of one connection that may be under way; more stop the reading of its socket.
+/// Batches of one connection that may be under way; others wait for their turn.
 const BATCHES_MAX: usize = 2;
 /// The part of all long polls that may wait on one connection.
 const POLLS_PART: usize = 4;
@@ -185,6 +185,7 @@ impl Reads {
         }
     }
 
+    /// The next read that waited for one of the same entry; without one its turn ends.
     fn next_turn(&self, key: &Key) -> Option<ReadJob> {
         let mut turns = self.turns();
         let next = turns.get_mut(key)?.pop_front();
@@ -234,26 +235,40 @@ impl Reads {
         wakeups.add(&self.outbox);
     }
 
-    /// Serves a fencing read to its end, and those that waited for it. Only what follows the fence takes turns.
-    pub(super) async fn serve_fence(&self, job: ReadJob, slot: Arc<LedgerSlot>) {
-        let mut job = job.with_slot(slot);
-        let fenced = self.fence(&mut job).await;
-        // The semaphore is never closed.
-        let _turn = self.batch_turn().await;
-        let key = job.key();
-        let answered = match fenced {
-            Ok(()) => self.serve_one(job).await,
-            Err(status) => {
-                self.answer_one(&job, Err(status));
-                true
-            }
+    /// Serves reads of a ledger that is not in memory.
+    pub(super) async fn serve_unloaded(&self, ledger: LedgerId, jobs: Vec<ReadJob>) {
+        let Some(until) = jobs.iter().map(|job| self.server.until(job.received)).min() else { return };
+        let slot = match self.server.by(until, self.server.load(ledger)).await {
+            Ok(slot) => slot,
+            Err(status) => return jobs.into_iter().for_each(|job| self.finish(job, Err(status), None)),
         };
-        if answered {
-            self.serve_waiting(&key).await;
+        let jobs = jobs.into_iter().map(|job| job.with_slot(slot.clone()));
+        let (fences, batch): (Vec<_>, Vec<_>) = jobs.partition(|job| job.needs_fence(&slot));
+        for job in fences {
+            self.spawn_for(async move |reads| reads.serve_fence(job).await);
+        }
+        self.serve_batch(batch).await;
+    }
+
+    /// Starts a task of this connection.
+    fn spawn_for<F: Future<Output = ()> + Send + 'static>(&self, serve: impl FnOnce(Arc<Self>) -> F) {
+        if let Some(reads) = self.me.upgrade() {
+            self.server.tasks.spawn("read", serve(reads));
         }
     }
 
-    /// Fences as the read asks for. Nothing is told, not even that an entry is missing, before the fence is durable.
+    /// Serves a fencing read to its end. Only what follows the fence takes turns.
+    pub(super) async fn serve_fence(&self, mut job: ReadJob) {
+        let until = self.server.until(job.received);
+        // Whether a fence that is not durable in time is so later is unknown; nothing was told that it changes.
+        match self.server.by(until, self.fence(&mut job)).await {
+            Ok(()) => self.serve_in_turn(job).await,
+            Err(status) => self.finish(job, Err(status), None),
+        }
+    }
+
+    /// Fences as the read asks for. Nothing is told, not even that an entry is missing, before the fence is durable. Cancel-safe: the
+    /// fence may happen.
     async fn fence(&self, job: &mut ReadJob) -> Result<(), Status> {
         if let (Kind::Fence(key), Some(slot)) = (&job.kind, &job.slot) {
             self.server.store.fence(slot, key.as_ref()).await?;
@@ -262,14 +277,21 @@ impl Reads {
         Ok(())
     }
 
-    /// Serves a read to its end, fence included. Whether it is answered: if not, the relay has it, and answers those that wait for
-    /// it too. The caller holds a turn.
-    async fn serve_one(&self, mut job: ReadJob) -> bool {
-        let answer = self.read_one(&mut job).await;
+    /// Serves a read to its end, fence included, in a turn of the connection.
+    async fn serve_in_turn(&self, mut job: ReadJob) {
+        let until = self.server.until(job.received);
+        let read = async {
+            let _turn = self.batch_turn().await.ok_or(Status::Io)?;
+            self.read_one(&mut job).await
+        };
+        let (answer, permit) = match self.server.by(until, read).await {
+            Ok((found, permit)) => (Ok(found), Some(permit)),
+            Err(status) => (Err(status), None),
+        };
         let status = answer.as_ref().err().copied();
-        let Some(job) = self.keep_or_relay(job, status) else { return false };
-        self.answer_one(&job, answer);
-        true
+        if let Some(job) = self.keep_or_relay(job, status) {
+            self.finish(job, answer, permit);
+        }
     }
 
     /// Gives a read to the relay, if its members are to be asked for what this bookie cannot tell; else it comes back.
@@ -293,98 +315,118 @@ impl Reads {
         self.answer(job, answer, permit, &mut Wakeups::default());
     }
 
+    /// Reads what a job asks for, fence included. The caller holds a turn. Cancel-safe.
     pub(super) async fn read_one(&self, job: &mut ReadJob) -> Result<(Fetched, BytePermit), Status> {
-        let store = &self.server.store;
         let slot = match &job.slot {
             Some(slot) => slot.clone(),
-            None => store.slot(job.ledger).await.map_err(|_| Status::Io)?,
+            None => self.server.load(job.ledger).await?,
         };
         job.slot = Some(slot.clone());
         self.fence(job).await?;
-        // Before the budget, which others would wait for behind a peer that takes nothing.
-        if !self.outbox.wait_for_room_to_answer().await {
-            return Err(Status::Io);
-        }
-        match store.locate(&slot, job.target).await? {
+        match self.server.store.locate(&slot, job.target).await? {
             Located::Here(found) => {
-                let permit = self.server.reads.acquire(found.body.len() as u64).await;
+                let permit = self.admit(found.body.len() as u64).await?;
                 Ok((found, permit))
             }
             Located::There(spot) => {
                 job.end = ReadEnd::Segment;
-                let permit = self.server.reads.acquire(spot.bytes()).await;
-                let found = self.fetch(std::slice::from_ref(&spot)).await.pop().unwrap_or(Err(Status::Io))?;
-                Ok((found, permit))
+                let permit = self.admit(spot.bytes()).await?;
+                self.fetch_one(spot, permit).await
             }
         }
     }
 
-    pub(super) async fn fetch(&self, spots: &[Spot]) -> Vec<Result<Fetched, Status>> {
-        // The semaphore is never closed.
-        let _turn = self.server.disk_reads.acquire().await.ok();
-        self.server.store.fetch(spots).await
+    /// Memory for an answer, as soon as the peer takes some. Cancel-safe.
+    pub(super) async fn admit(&self, bytes: u64) -> Result<BytePermit, Status> {
+        // Before the budget, which others would wait for behind a peer that takes nothing.
+        if !self.outbox.wait_for_room_to_answer().await {
+            return Err(Status::Io);
+        }
+        Ok(self.server.reads.acquire(bytes).await)
     }
 
-    /// Serves plain reads together: a step at a time, so that what is in memory is bounded by the step and the read budget.
+    /// Reads entries from the disk into memory that `permit` covers. Cancel-safe: the read goes on in a task of its own, which holds the
+    /// turn and the permit to its end.
+    pub(super) async fn fetch(
+        &self,
+        spots: Vec<Spot>,
+        permit: BytePermit,
+    ) -> Result<(Vec<Result<Fetched, Status>>, BytePermit), Status> {
+        // The semaphore is never closed.
+        let turn = self.server.disk_reads.clone().acquire_owned().await.map_err(|_| Status::Io)?;
+        let (store, (told, answers)) = (self.server.store.clone(), oneshot::channel());
+        self.server.tasks.spawn("fetch", async move {
+            let answers = store.fetch(&spots).await;
+            drop(turn);
+            // Nobody may wait any more.
+            let _ = told.send((answers, permit));
+        });
+        answers.await.map_err(|_| Status::Io)
+    }
+
+    /// As [`Reads::fetch`].
+    pub(super) async fn fetch_one(&self, spot: Spot, permit: BytePermit) -> Result<(Fetched, BytePermit), Status> {
+        let (mut found, permit) = self.fetch(vec![spot], permit).await?;
+        Ok((found.pop().unwrap_or(Err(Status::Io))?, permit))
+    }
+
+    /// Serves reads of ledgers in memory together: a step at a time, so that what is in memory is bounded by the step and the read
+    /// budget.
     pub(super) async fn serve_batch(&self, batch: Vec<ReadJob>) {
+        let Some(until) = batch.iter().map(|job| self.server.until(job.received)).min() else { return };
+        let _turn = match self.server.by(until, async { self.batch_turn().await.ok_or(Status::Io) }).await {
+            Ok(turn) => turn,
+            Err(status) => return batch.into_iter().for_each(|job| self.finish(job, Err(status), None)),
+        };
         let mut step = Step::default();
         for job in batch {
             let Some(slot) = job.slot.clone() else { continue };
-            match self.server.store.locate(&slot, job.target).await {
-                Ok(Located::Here(found)) => {
-                    if !self.outbox.wait_for_room_to_answer().await {
-                        self.finish(job, Err(Status::Io), None).await;
-                        continue;
-                    }
-                    let permit = self.server.reads.acquire(found.body.len() as u64).await;
-                    self.finish(job, Ok(found), Some(permit)).await;
-                }
+            match self.server.by(until, self.server.store.locate(&slot, job.target)).await {
+                Ok(Located::Here(found)) => match self.server.by(until, self.admit(found.body.len() as u64)).await {
+                    Ok(permit) => self.finish(job, Ok(found), Some(permit)),
+                    Err(status) => self.finish(job, Err(status), None),
+                },
                 Ok(Located::There(spot)) => step.push(job, spot),
                 Err(status) => {
                     if let Some(job) = self.keep_or_relay(job, Some(status)) {
-                        self.finish(job, Err(status), None).await;
+                        self.finish(job, Err(status), None);
                     }
                 }
             }
             if step.bytes >= STEP_BYTES {
-                self.run(std::mem::take(&mut step)).await;
+                self.run(std::mem::take(&mut step), until).await;
             }
         }
-        self.run(step).await;
+        self.run(step, until).await;
     }
 
-    async fn run(&self, step: Step) {
-        if step.jobs.is_empty() || !self.outbox.wait_for_room_to_answer().await {
-            for job in step.jobs {
-                self.finish(job, Err(Status::Io), None).await;
-            }
+    async fn run(&self, step: Step, until: Instant) {
+        if step.jobs.is_empty() {
             return;
         }
-        let mut permit = self.server.reads.acquire(step.bytes).await;
-        let answers = self.fetch(&step.spots).await;
-        for ((job, spot), answer) in step.jobs.iter().zip(&step.spots).zip(answers) {
-            let part = permit.split(spot.bytes());
-            self.answer(job, answer, Some(part), &mut Wakeups::default());
-        }
-        // Those that waited ask the budget again, which nobody may do while holding a part of it.
-        drop(permit);
-        for job in &step.jobs {
-            self.serve_waiting(&job.key()).await;
-        }
-    }
-
-    /// Answers a read that holds the turn of its entry, and serves those that wait for it.
-    pub(super) async fn finish(&self, job: ReadJob, answer: Result<Fetched, Status>, permit: Option<BytePermit>) {
-        self.answer(&job, answer, permit, &mut Wakeups::default());
-        self.serve_waiting(&job.key()).await;
-    }
-
-    /// Serves the reads that waited for one that is answered.
-    async fn serve_waiting(&self, key: &Key) {
-        while let Some(next) = self.next_turn(key) {
-            if !self.serve_one(next).await {
-                return;
+        let Step { jobs, spots, bytes } = step;
+        let parts: Vec<u64> = spots.iter().map(Spot::bytes).collect();
+        let fetch = async {
+            let permit = self.admit(bytes).await?;
+            self.fetch(spots, permit).await
+        };
+        match self.server.by(until, fetch).await {
+            Ok((answers, mut permit)) => {
+                for ((job, bytes), answer) in jobs.into_iter().zip(parts).zip(answers) {
+                    let part = permit.split(bytes);
+                    self.finish(job, answer, Some(part));
+                }
             }
+            Err(status) => jobs.into_iter().for_each(|job| self.finish(job, Err(status), None)),
+        }
+    }
+
+    /// Answers a read that holds the turn of its entry, and has those served that wait for it: beside others, because each of them has
+    /// time of its own.
+    pub(super) fn finish(&self, job: ReadJob, answer: Result<Fetched, Status>, permit: Option<BytePermit>) {
+        self.answer(&job, answer, permit, &mut Wakeups::default());
+        if let Some(next) = self.next_turn(&job.key()) {
+            self.spawn_for(async move |reads| reads.serve_in_turn(next).await);
         }
     }
 }

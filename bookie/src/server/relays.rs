@@ -127,7 +127,7 @@ impl Reads {
     /// Answers a request that got no turn.
     async fn refuse_relay(&self, job: RelayJob, status: Status) {
         match job {
-            RelayJob::Read(job) => self.finish(job, Err(status), None).await,
+            RelayJob::Read(job) => self.finish(job, Err(status), None),
             RelayJob::Poll(PollJob { to, .. }) => self.put_failure(&to, status),
             RelayJob::Batch(job, _) => self.put_failure(&job.to, status),
         }
@@ -169,9 +169,8 @@ impl Reads {
             Outcome::Beyond(_) => (Err(Status::NoEntry), None),
             Outcome::Failed(status) => (Err(status), None),
         };
-        // Others need not wait for what is left, which may take as long as the peer likes: those that waited for this one.
         drop(turn);
-        self.finish(job, answer, permit).await;
+        self.finish(job, answer, permit);
     }
 
     /// All of a closed ledger is confirmed, so there is nothing to wait for.

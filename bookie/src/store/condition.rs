@@ -1,5 +1,5 @@
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tokio::sync::watch;
 
@@ -24,7 +24,24 @@ pub(crate) struct Condition {
     /// Whether entries of high priority are taken while others are not.
     priority: AtomicBool,
     failure: OnceLock<String>,
+    /// What keeps it from taking adds for now.
+    obstacles: Mutex<Obstacles>,
     state: watch::Sender<BookieState>,
+}
+
+#[derive(Debug, Default)]
+struct Obstacles {
+    /// There is no space.
+    space: Option<String>,
+    /// The journal does not move.
+    stall: Option<String>,
+}
+
+impl Obstacles {
+    fn state(&self) -> BookieState {
+        let reason = self.space.as_ref().or(self.stall.as_ref());
+        reason.map_or(BookieState::Writable, |reason| BookieState::ReadOnly { reason: reason.clone(), for_good: false })
+    }
 }
 
 impl Condition {
@@ -33,8 +50,18 @@ impl Condition {
             writable: AtomicBool::new(true),
             priority: AtomicBool::new(true),
             failure: OnceLock::new(),
+            obstacles: Mutex::default(),
             state: watch::Sender::new(BookieState::Writable),
         }
+    }
+
+    fn obstacles(&self) -> MutexGuard<'_, Obstacles> {
+        self.obstacles.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it is for want of space that adds are refused.
+    pub(crate) fn lacks_space(&self) -> bool {
+        self.failure().is_none() && self.obstacles().space.is_some()
     }
 
     pub(crate) fn is_writable(&self) -> bool {
@@ -77,19 +104,39 @@ impl Condition {
         }
     }
 
-    /// Refuses adds until [`Condition::writable_again`].
+    /// Refuses adds for want of space until [`Condition::writable_again`].
     pub(crate) fn read_only(&self, reason: String) {
-        if self.failure().is_none() && self.is_writable() {
+        let mut obstacles = self.obstacles();
+        if self.failure().is_none() && obstacles.space.is_none() {
             tracing::warn!(reason, "the bookie is read-only");
             self.take_priority();
-            self.set(BookieState::ReadOnly { reason, for_good: false });
+            obstacles.space = Some(reason);
+            self.set(obstacles.state());
         }
     }
 
+    /// There is space again.
     pub(crate) fn writable_again(&self) {
-        if self.failure().is_none() && !self.is_writable() {
-            tracing::info!("the bookie is writable again");
-            self.set(BookieState::Writable);
+        let mut obstacles = self.obstacles();
+        if obstacles.space.take().is_some() && self.failure().is_none() {
+            tracing::info!("the bookie has space again");
+            self.take_priority();
+            self.set(obstacles.state());
+        }
+    }
+
+    /// The journal stalls, or does not any more. While it does, adds are refused at once, except those of high priority: whoever sends
+    /// them is sent to another bookie sooner than its patience ends, and nothing is taken in that can only wait.
+    pub(crate) fn journal_stalls(&self, reason: Option<String>) {
+        let mut obstacles = self.obstacles();
+        // How long it has been stalling is told by others.
+        if obstacles.stall.is_some() != reason.is_some() && self.failure().is_none() {
+            match &reason {
+                Some(reason) => tracing::warn!(reason, "the bookie is read-only until its journal moves again"),
+                None => tracing::info!("the journal moves again"),
+            }
+            obstacles.stall = reason;
+            self.set(obstacles.state());
         }
     }
 

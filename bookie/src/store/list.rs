@@ -1,4 +1,5 @@
 use bytes::Bytes;
+use futures::FutureExt as _;
 use ledger::EntryId;
 use proto::{AvailabilityWriter, Status};
 use roaring::RoaringTreemap;
@@ -32,7 +33,7 @@ impl Store {
     }
 
     /// The entries of a ledger that are here, encoded; an error where that is not for sure all that should be here. An encoding
-    /// of more than `bytes_max` cannot be sent and is an error too. Each segment is read in a turn of its own of `turns`.
+    /// of more than `bytes_max` cannot be sent and is an error too. Each segment is read in a turn of its own of `turns`. Cancel-safe.
     pub(crate) async fn list_entries(
         &self,
         slot: &LedgerSlot,
@@ -90,11 +91,19 @@ impl Store {
         Ok(held)
     }
 
-    /// Size of the store and what may still be added to it, in bytes: what the file system has, within the bookie's budget.
+    /// Size of the store and what may still be added to it, in bytes: what the file system has, within the bookie's budget. Cancel-safe.
     pub(crate) async fn disk_space(&self) -> Result<(u64, u64), Error> {
-        let (dir, config) = (&self.journal_dir, &self.config);
-        let total = self.disk.total_bytes(dir).await.map_err(Error::disk("ask for the size of", dir))?;
-        let free = self.disk.free_bytes(dir).await.map_err(Error::disk("ask for the free space of", dir))?;
+        let config = &self.config;
+        let ask = || {
+            let (disk, dir) = (self.disk.clone(), self.journal_dir.clone());
+            async move {
+                let total = disk.total_bytes(&dir).await.map_err(Error::disk("ask for the size of", &dir))?;
+                let free = disk.free_bytes(&dir).await.map_err(Error::disk("ask for the free space of", &dir))?;
+                Ok((total, free))
+            }
+            .boxed()
+        };
+        let (total, free) = self.space_loads.get((), || None, ask).await?;
         let allocated = self.allocated_bytes.load(std::sync::atomic::Ordering::Relaxed);
         let budget = config.disk_bytes_max.bytes();
         let total = total.min(budget);

@@ -2,6 +2,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::FutureExt as _;
 use ledger::{EntryId, LedgerId};
 use proto::{ReadTarget, Status};
 
@@ -112,7 +113,7 @@ impl Store {
         Ok((entry, state.last_confirmed))
     }
 
-    /// Finds an entry, newest segment first. What cannot be told for sure is an error, never "no entry".
+    /// Finds an entry, newest segment first. What cannot be told for sure is an error, never "no entry". Cancel-safe.
     pub(crate) async fn locate(&self, slot: &LedgerSlot, target: ReadTarget) -> Result<Located, Status> {
         // Before the search: what is fetched again is visible before its ledger is out of limbo.
         let unproven = self.limbo.covers(slot.id());
@@ -176,7 +177,7 @@ impl Store {
         Ok(None)
     }
 
-    /// The sealed segments with entries of a ledger, oldest first; from memory after the first time.
+    /// The sealed segments with entries of a ledger, oldest first; from memory after the first time. Cancel-safe.
     pub(super) async fn ledger_segments(&self, slot: &LedgerSlot) -> Result<Arc<[LedgerSegment]>, Error> {
         let epoch = {
             let state = slot.lock();
@@ -185,7 +186,12 @@ impl Store {
             }
             state.segments_epoch
         };
-        let segments: Arc<[LedgerSegment]> = rows::ledger_segments(&*self.index, slot.id()).await?.into();
+        // Shared with those only who looked after the same change: an older look at the index may miss what was sealed since.
+        let load = || {
+            let (index, ledger) = (self.index.clone(), slot.id());
+            async move { Ok(rows::ledger_segments(&*index, ledger).await?.into()) }.boxed()
+        };
+        let segments: Arc<[LedgerSegment]> = self.segments_loads.get((slot.id(), epoch), || None, load).await?;
         let mut state = slot.lock();
         if state.segments_epoch == epoch {
             state.segments = Some(segments.clone());

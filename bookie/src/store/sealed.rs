@@ -4,8 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use common::shutdown::TaskTree;
+use futures::FutureExt as _;
 use ledger::{EntryId, LedgerId};
+use tokio::sync::Semaphore;
 
+use super::loads::Loads;
 use crate::disk::{BLOCK_BYTES, Disk, DiskFile, read_one};
 use crate::error::Error;
 use crate::format::{Damage, Directory, EntryBlock, LedgerRow, Place, SegmentId, Trailer};
@@ -16,6 +20,12 @@ const OPEN_FILES_MAX: usize = 64;
 
 /// The sealed segments: which there are, and the few that are open.
 pub(crate) struct SealedSegments {
+    shared: Arc<Shared>,
+    opens: Loads<SegmentId, Option<Arc<SealedFile>>>,
+    block_loads: Loads<(SegmentId, u32), EntryBlock>,
+}
+
+struct Shared {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
     state: Mutex<State>,
@@ -38,12 +48,7 @@ pub(crate) struct SealedFile {
     directory: Directory,
 }
 
-impl SealedSegments {
-    pub(crate) fn new(disk: Arc<dyn Disk>, dir: &Path, cache_bytes: u64) -> Self {
-        let blocks = BlockCache { bytes_max: cache_bytes, ..BlockCache::default() };
-        Self { disk, dir: dir.to_path_buf(), state: Mutex::default(), blocks: Mutex::new(blocks) }
-    }
-
+impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -52,52 +57,26 @@ impl SealedSegments {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn path(&self, id: SegmentId) -> PathBuf {
+    fn path(&self, id: SegmentId) -> PathBuf {
         self.dir.join(id.file_name())
     }
 
-    pub(crate) fn insert(&self, row: SegmentRow) {
-        self.lock().rows.insert(row.id, row);
-    }
-
-    pub(crate) fn remove(&self, id: SegmentId) {
-        let mut state = self.lock();
-        state.rows.remove(&id);
-        state.open.remove(&id);
-        drop(state);
-        self.blocks().forget(id);
-    }
-
-    /// All rows, oldest first.
-    pub(crate) fn rows(&self) -> Vec<SegmentRow> {
-        self.lock().rows.values().copied().collect()
-    }
-
-    pub(crate) fn contains(&self, id: SegmentId) -> bool {
+    fn contains(&self, id: SegmentId) -> bool {
         self.lock().rows.contains_key(&id)
     }
 
-    /// Segments, and entries in them.
-    pub(crate) fn count(&self) -> (u64, u64) {
-        let state = self.lock();
-        (state.rows.len() as u64, state.rows.values().map(|row| row.entries).sum())
+    /// The segment, when it is open.
+    fn find_open(&self, id: SegmentId) -> Option<Arc<SealedFile>> {
+        let mut state = self.lock();
+        state.uses += 1;
+        let uses = state.uses;
+        let (file, used) = state.open.get_mut(&id)?;
+        *used = uses;
+        Some(file.clone())
     }
 
-    /// Opens a sealed segment by its trailer; `None` when there is no such segment (any more).
-    pub(crate) async fn open(&self, id: SegmentId) -> Result<Option<Arc<SealedFile>>, Error> {
-        let file_bytes = {
-            let mut state = self.lock();
-            state.uses += 1;
-            let uses = state.uses;
-            if let Some((file, used)) = state.open.get_mut(&id) {
-                *used = uses;
-                return Ok(Some(file.clone()));
-            }
-            match state.rows.get(&id) {
-                Some(row) => row.file_bytes,
-                None => return Ok(None),
-            }
-        };
+    async fn open(&self, id: SegmentId) -> Result<Option<Arc<SealedFile>>, Error> {
+        let Some(file_bytes) = self.lock().rows.get(&id).map(|row| row.file_bytes) else { return Ok(None) };
         let path = self.path(id);
         let opened = match self.disk.open(&path).await {
             Ok(file) => SealedFile::read(id, path, file, file_bytes).await,
@@ -121,22 +100,89 @@ impl SealedSegments {
         }
         Ok(Some(opened))
     }
+}
 
-    /// Where an entry lies in a sealed segment, when that has it.
+impl SealedSegments {
+    /// What it reads takes one of `turns` while it is read, by a task of its own.
+    pub(crate) fn new(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        cache_bytes: u64,
+        (turns, tasks): (&Arc<Semaphore>, &TaskTree),
+    ) -> Self {
+        let blocks = BlockCache { bytes_max: cache_bytes, ..BlockCache::default() };
+        let shared = Shared { disk, dir: dir.to_path_buf(), state: Mutex::default(), blocks: Mutex::new(blocks) };
+        Self {
+            shared: Arc::new(shared),
+            opens: Loads::new("open segment", turns, tasks),
+            block_loads: Loads::new("read index block", turns, tasks),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.shared.lock()
+    }
+
+    pub(crate) fn path(&self, id: SegmentId) -> PathBuf {
+        self.shared.path(id)
+    }
+
+    pub(crate) fn insert(&self, row: SegmentRow) {
+        self.lock().rows.insert(row.id, row);
+    }
+
+    pub(crate) fn remove(&self, id: SegmentId) {
+        let mut state = self.lock();
+        state.rows.remove(&id);
+        state.open.remove(&id);
+        drop(state);
+        self.shared.blocks().forget(id);
+    }
+
+    /// All rows, oldest first.
+    pub(crate) fn rows(&self) -> Vec<SegmentRow> {
+        self.lock().rows.values().copied().collect()
+    }
+
+    /// Segments, and entries in them.
+    pub(crate) fn count(&self) -> (u64, u64) {
+        let state = self.lock();
+        (state.rows.len() as u64, state.rows.values().map(|row| row.entries).sum())
+    }
+
+    /// Opens a sealed segment by its trailer; `None` when there is no such segment (any more). Cancel-safe.
+    pub(crate) async fn open(&self, id: SegmentId) -> Result<Option<Arc<SealedFile>>, Error> {
+        if let Some(file) = self.shared.find_open(id) {
+            return Ok(Some(file));
+        }
+        let open = || {
+            let shared = self.shared.clone();
+            async move { shared.open(id).await }.boxed()
+        };
+        self.opens.get(id, || self.shared.find_open(id).map(Some), open).await
+    }
+
+    /// Where an entry lies in a sealed segment, when that has it. Cancel-safe.
     pub(crate) async fn find(
         &self,
-        file: &SealedFile,
+        file: &Arc<SealedFile>,
         ledger: LedgerId,
         entry: EntryId,
     ) -> Result<Option<Place>, Error> {
         let Some(number) = file.directory.block_of(ledger, entry) else { return Ok(None) };
-        Ok(self.block(file, number).await?.find(ledger, entry))
+        let cached = self.shared.blocks().get(file.id, number);
+        if let Some(block) = cached {
+            return Ok(block.find(ledger, entry));
+        }
+        let block = self.block(file, number).await?;
+        self.shared.blocks().insert(file.id, number, &block);
+        Ok(block.find(ledger, entry))
     }
 
-    /// Hands over the entries of a ledger that a sealed segment has within a range, ascending.
+    /// Hands over the entries of a ledger that a sealed segment has within a range, ascending. Cancel-safe.
     pub(crate) async fn collect(
         &self,
-        file: &SealedFile,
+        file: &Arc<SealedFile>,
         ledger: LedgerId,
         entries: RangeInclusive<EntryId>,
         mut found: impl FnMut(EntryId),
@@ -146,23 +192,22 @@ impl SealedSegments {
         let last = file.directory.block_of(ledger, *entries.end());
         for number in first..last.map_or(first, |last| last + 1) {
             // Blocks that are not in memory stay out of it: who reads single entries needs others.
-            let cached = self.blocks().get(file.id, number);
-            let block = match cached {
-                Some(block) => block,
-                None => file.entry_block(number).await?,
-            };
+            let block = self.block(file, number).await?;
             block.entries_of(ledger).filter(|entry| entries.contains(entry)).for_each(&mut found);
         }
         Ok(())
     }
 
-    async fn block(&self, file: &SealedFile, number: u32) -> Result<EntryBlock, Error> {
-        if let Some(block) = self.blocks().get(file.id, number) {
+    async fn block(&self, file: &Arc<SealedFile>, number: u32) -> Result<EntryBlock, Error> {
+        let cached = || self.shared.blocks().get(file.id, number);
+        if let Some(block) = cached() {
             return Ok(block);
         }
-        let block = file.entry_block(number).await?;
-        self.blocks().insert(file.id, number, block.clone());
-        Ok(block)
+        let read = || {
+            let file = file.clone();
+            async move { file.entry_block(number).await }.boxed()
+        };
+        self.block_loads.get((file.id, number), cached, read).await
     }
 }
 
@@ -245,13 +290,14 @@ impl BlockCache {
         self.blocks.get(&(segment, number)).cloned()
     }
 
-    fn insert(&mut self, segment: SegmentId, number: u32, block: EntryBlock) {
+    fn insert(&mut self, segment: SegmentId, number: u32, block: &EntryBlock) {
         let key = (segment, number);
-        self.bytes += block.memory_bytes() as u64;
-        match self.blocks.insert(key, block) {
-            Some(old) => self.bytes -= old.memory_bytes() as u64,
-            None => self.order.push_back(key),
+        if self.blocks.contains_key(&key) {
+            return;
         }
+        self.bytes += block.memory_bytes() as u64;
+        self.blocks.insert(key, block.clone());
+        self.order.push_back(key);
         while self.bytes > self.bytes_max {
             let Some(oldest) = self.order.pop_front() else { break };
             if let Some(block) = self.blocks.remove(&oldest) {

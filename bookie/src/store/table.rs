@@ -58,8 +58,6 @@ pub(crate) struct LedgerTable {
 #[derive(Debug, Default)]
 struct Shard {
     slots: Mutex<HashMap<LedgerId, Arc<LedgerSlot>>>,
-    /// One load at a time, so that no load can bring back a state that was changed, stored and forgotten meanwhile.
-    loading: tokio::sync::Mutex<()>,
 }
 
 impl Shard {
@@ -82,26 +80,16 @@ impl LedgerTable {
         self.shard(ledger).lock().get(&ledger).cloned()
     }
 
-    /// The ledger, loaded when it is not in memory. `load` runs for one ledger of a shard at a time.
-    pub(crate) async fn get_or_load<E>(
-        &self,
-        ledger: LedgerId,
-        sealed_through: impl Fn() -> SegmentId,
-        load: impl AsyncFnOnce() -> Result<LedgerState, E>,
-    ) -> Result<Arc<LedgerSlot>, E> {
-        let shard = self.shard(ledger);
-        let _one_at_a_time = shard.loading.lock().await;
-        if let Some(slot) = self.get(ledger) {
-            return Ok(slot);
-        }
-        let state = load().await?;
+    /// Takes a ledger in that was read from the index. Whoever does so MUST be the only one for this ledger from before the read on,
+    /// and the ledger not in memory then: so no state comes back that was changed, stored and forgotten meanwhile.
+    pub(crate) fn insert(&self, ledger: LedgerId, state: LedgerState, sealed_through: SegmentId) -> Arc<LedgerSlot> {
         let slot = Arc::new(LedgerSlot { id: ledger, state: Mutex::new(state), news: Notify::new() });
-        let mut slots = shard.lock();
+        let mut slots = self.shard(ledger).lock();
         if slots.len() >= IDLE_LEDGERS_MAX / SHARDS {
-            forget_idle(&mut slots, sealed_through());
+            forget_idle(&mut slots, sealed_through);
         }
         slots.insert(ledger, slot.clone());
-        Ok(slot)
+        slot
     }
 
     /// Forgets ledgers whose state can be read again, where there are too many.

@@ -213,6 +213,10 @@ impl Wire {
 
     /// The payload of the next frame; `None` when the bookie has closed the connection.
     pub(super) async fn frame(&mut self) -> Option<Bytes> {
+        self.frame_within(PATIENCE).await
+    }
+
+    async fn frame_within(&mut self, patience: Duration) -> Option<Bytes> {
         let mut decoder = FrameDecoder::new(64 << 20);
         let next = async {
             loop {
@@ -224,11 +228,18 @@ impl Wire {
                 }
             }
         };
-        tokio::time::timeout(PATIENCE, next).await.expect("an answer in time")
+        tokio::time::timeout(patience, next).await.expect("an answer in time")
     }
 
     pub(super) async fn reply(&mut self) -> ResponseV2 {
         decode_response_v2(self.frame().await.expect("the connection is open")).unwrap()
+    }
+
+    /// As [`Wire::ask`], with another patience.
+    pub(super) async fn late_ask(&mut self, patience: Duration, encode: impl FnOnce(&mut BytesMut)) -> ResponseV3 {
+        encode(&mut self.out);
+        self.send().await;
+        decode_response_v3(self.frame_within(patience).await.expect("the connection is open")).unwrap()
     }
 
     pub(super) async fn reply_v3(&mut self) -> ResponseV3 {

@@ -37,6 +37,7 @@ labels! {
         Starting = "starting",
         Ready = "ready",
         ReadOnly = "read-only",
+        Stalled = "stalled",
         Stopping = "stopping",
         Failed = "failed",
     }
@@ -48,6 +49,7 @@ impl From<&Condition> for State {
             Condition::Starting => Self::Starting,
             Condition::Ready => Self::Ready,
             Condition::ReadOnly { .. } => Self::ReadOnly,
+            Condition::Stalled { .. } => Self::Stalled,
             Condition::Stopping => Self::Stopping,
             Condition::Failed { .. } => Self::Failed,
         }
