@@ -10,6 +10,10 @@
 //! Each group says how many of those before it may not be durable yet (`GroupHead::settled_through`). After a burst, when the
 //! journal rests, a group without records says that they all are. All groups of a segment are durable before the next is opened.
 //!
+//! # Stalls
+//! A disk that does not answer is waited for. What waits longer than [`ANSWER_AFTER`] is answered with an I/O error all the same, which says that it
+//! may be written: it is, in its turn, and then visible. Its memory is given back only then, so the add budget bounds what waits.
+//!
 //! # Failures
 //! A failed write or sync says nothing certain about the disk, so it ends writing for good (`Condition::fail`): all records that
 //! are not answered yet, and all later ones, are answered with an I/O error and never acknowledged. Missing space is different: segments are
@@ -58,6 +62,11 @@ const OVERLAP_BYTES_MIN: u64 = 64 << 10;
 /// How long the journal rests before it notes that its last groups are durable.
 const SETTLE_AFTER: Duration = Duration::from_millis(50);
 
+/// When a request is answered that the journal has not come to: later than clients wait by themselves.
+const ANSWER_AFTER: Duration = Duration::from_secs(30);
+/// How often it is looked for such requests while the journal waits.
+const LATE_CHECK: Duration = Duration::from_millis(500);
+
 /// The one task that writes the journal.
 pub(crate) struct JournalWriter {
     store: Arc<Store>,
@@ -67,6 +76,8 @@ pub(crate) struct JournalWriter {
     /// Where the next group goes in it.
     end: u64,
     flights: Flights,
+    /// What is on its way to a group.
+    next: Vec<Pending>,
     /// A full segment that the sealer had no place for.
     full: Option<Arc<OpenSegment>>,
     /// Of the last group that was sent on its way.
@@ -85,9 +96,9 @@ impl JournalWriter {
         last_sequence: u64,
     ) -> Self {
         let flights = Flights::new(store.clone(), 1);
-        let (current, full, end) = (None, None, BLOCK_BYTES as u64);
+        let (current, full, end, next) = (None, None, BLOCK_BYTES as u64, Vec::new());
         let (sequence, unsettled, spare_asked) = (last_sequence, false, false);
-        Self { store, maker, seal, current, end, flights, full, sequence, unsettled, spare_asked }
+        Self { store, maker, seal, current, end, flights, next, full, sequence, unsettled, spare_asked }
     }
 
     /// Opens the first segment, or goes read-only when there is no space for it.
@@ -123,6 +134,7 @@ impl JournalWriter {
                     None => break,
                 },
                 () = tokio::time::sleep(SETTLE_AFTER), if may_settle => self.settle(),
+                () = tokio::time::sleep(LATE_CHECK), if !self.flights.is_empty() => self.answer_late(),
             }
         }
         // A failure has answered all.
@@ -139,19 +151,22 @@ impl JournalWriter {
 
     /// Makes a group of a batch and sends it on its way.
     async fn send_off(&mut self, batch: Vec<Pending>) {
+        self.next = batch;
         let written = match self.store.condition.failure() {
             Some(reason) => Err(reason.to_owned()),
-            None => self.make_room_for(&batch).await,
+            None => self.make_room_for_next().await,
         };
         let least = match written {
             Ok(least) => least,
             Err(reason) => {
                 // In order: those before it are answered first.
                 let _ = self.drain().await;
-                return self.fail(Group::new(batch, |_| true), reason);
+                let group = Group::new(std::mem::take(&mut self.next), |_| true);
+                return self.fail(group, reason);
             }
         };
-        let group = Group::new(batch, |pending| least.is_some_and(|least| pending.class() >= least));
+        let group =
+            Group::new(std::mem::take(&mut self.next), |pending| least.is_some_and(|least| pending.class() >= least));
         match self.current.clone().filter(|_| !group.is_empty()) {
             Some(segment) => self.write(group, segment),
             None => self.flights.push(Flight::of_nothing(group)),
@@ -204,10 +219,36 @@ impl JournalWriter {
     /// When the journal has failed, now or before.
     async fn drain(&mut self) -> Result<(), String> {
         while !self.flights.is_empty() {
-            let landed = self.flights.landed().await;
-            self.land(landed).await;
+            tokio::select! {
+                biased;
+                landed = self.flights.landed() => self.land(landed).await,
+                () = tokio::time::sleep(LATE_CHECK) => self.answer_late(),
+            }
         }
         self.store.condition.failure().map_or(Ok(()), |reason| Err(reason.to_owned()))
+    }
+
+    /// Does work that may take as long as the disk or the index likes, and answers those whose time is over meanwhile.
+    async fn meanwhile<T>(&mut self, work: impl Future<Output = T>) -> T {
+        tokio::pin!(work);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut work => return done,
+                () = tokio::time::sleep(LATE_CHECK) => self.answer_late(),
+            }
+        }
+    }
+
+    /// Answers, in their order, all whose time is over, as unknown.
+    fn answer_late(&mut self) {
+        let Some(before) = self.store.clock.now().checked_sub(ANSWER_AFTER) else { return };
+        let mut wakeups = Wakeups::default();
+        let next = self.next.iter_mut().filter_map(|pending| pending.answer_late(before));
+        for late in self.flights.answer_late(before).chain(next).chain(self.store.queue.answer_late(before)) {
+            late.give(&self.store.metrics, &mut wakeups);
+        }
+        wakeups.flush();
     }
 
     /// Makes a durable group visible.

@@ -11,6 +11,7 @@ use futures::future::BoxFuture;
 use tokio::time::Instant;
 
 use super::group::Group;
+use super::queue::LateAnswer;
 use crate::config::SyncMode;
 use crate::disk::AlignedBuffer;
 use crate::format::Place;
@@ -193,6 +194,11 @@ impl Flights {
             })
         })
         .await
+    }
+
+    /// The answers to what was received before then and is not answered yet.
+    pub(super) fn answer_late(&mut self, received_before: Instant) -> impl Iterator<Item = LateAnswer> {
+        self.queue.iter_mut().flat_map(move |flight| flight.group.answer_late(received_before))
     }
 
     /// Gives up on all, oldest first.

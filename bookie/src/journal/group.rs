@@ -3,6 +3,7 @@ use std::sync::Arc;
 use proto::Status;
 use tokio::time::Instant;
 
+use super::queue::LateAnswer;
 use super::{Class, Pending, Work};
 use crate::disk::{AlignedBuffer, BLOCK_BYTES};
 use crate::format::{GROUP_HEADER_BYTES, GroupWriter, Place, Record, RecordKind, SegmentHeader};
@@ -73,6 +74,11 @@ impl Group {
     /// Whether someone asks that everything before is on stable storage.
     pub(super) fn has_barrier(&self) -> bool {
         self.batch.iter().any(Pending::is_barrier)
+    }
+
+    /// The answers to what was received before then and is not answered yet.
+    pub(super) fn answer_late(&mut self, received_before: Instant) -> impl Iterator<Item = LateAnswer> {
+        self.batch.iter_mut().filter_map(move |pending| pending.answer_late(received_before))
     }
 
     /// How many records are written.
@@ -151,7 +157,10 @@ impl Group {
             if let (Some(slot), Work::Record { kind, .. }, Err(_)) = (&pending.slot, &pending.work, result) {
                 slot.lock().on_failed(*kind == RecordKind::MasterKey, *kind == RecordKind::Fence);
             }
-            tally.count(&pending, result);
+            // An entry that was answered late was counted then.
+            if pending.done.is_some() || !pending.is_entry() {
+                tally.count(&pending, result);
+            }
             if let Some(done) = pending.done {
                 done(result, wakeups);
             }
@@ -190,8 +199,7 @@ impl<'a> Tally<'a> {
         }
     }
 
-    fn count_latency(&mut self, received: Option<Instant>) {
-        let Some(received) = received else { return };
+    fn count_latency(&mut self, received: Instant) {
         match &mut self.run {
             Some((since, entries)) if *since == received => *entries += 1,
             _ => {

@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::format::{Record, RecordKind};
+use crate::metrics::Metrics;
 use crate::store::LedgerSlot;
 use crate::wakeups::Wakeups;
 
@@ -44,8 +45,8 @@ pub(crate) struct Pending {
     pub(crate) done: Option<Completion>,
     /// Bytes of the add budget, given back when the last holder is answered.
     pub(crate) permit: Option<Arc<BytePermit>>,
-    /// When the request of an entry came in.
-    pub(crate) received: Option<Instant>,
+    /// When the request came in.
+    pub(crate) received: Instant,
     /// Whether it may use the space that is kept for such entries.
     pub(crate) high_priority: bool,
 }
@@ -59,7 +60,7 @@ impl Pending {
 
     /// A request that writes nothing.
     pub(crate) fn nothing(work: Work, done: Option<Completion>) -> Self {
-        Self { work, slot: None, done, permit: None, received: None, high_priority: false }
+        Self { work, slot: None, done, permit: None, received: Instant::now(), high_priority: false }
     }
 
     /// See [`Class`].
@@ -76,6 +77,21 @@ impl Pending {
         matches!(self.work, Work::Barrier)
     }
 
+    /// What answers it, if its time is over and nothing has answered it. It may be written all the same: its bytes, its permit and the state
+    /// of its ledger stay as they are.
+    pub(super) fn answer_late(&mut self, received_before: Instant) -> Option<LateAnswer> {
+        if self.received > received_before {
+            return None;
+        }
+        let status = match self.work {
+            Work::Marker(status) => status,
+            // Whether it happens is unknown.
+            Work::Record { .. } | Work::Barrier => Status::Io,
+        };
+        let done = self.done.take()?;
+        Some(LateAnswer { done, status, is_add: self.is_entry() || matches!(self.work, Work::Marker(_)) })
+    }
+
     /// Bytes its record takes in a group.
     pub(crate) fn bytes(&self) -> u64 {
         match &self.work {
@@ -86,6 +102,22 @@ impl Pending {
 
     pub(crate) fn is_entry(&self) -> bool {
         matches!(&self.work, Work::Record { kind, .. } if kind.is_entry())
+    }
+}
+
+/// The answer to a request that the journal did not come to in time.
+pub(super) struct LateAnswer {
+    done: Completion,
+    status: Status,
+    is_add: bool,
+}
+
+impl LateAnswer {
+    pub(super) fn give(self, metrics: &Metrics, wakeups: &mut Wakeups) {
+        if self.is_add {
+            metrics.add_refused(self.status);
+        }
+        (self.done)(Err(self.status), wakeups);
     }
 }
 
@@ -162,6 +194,11 @@ impl JournalQueue {
             }
             self.ready.notified().await;
         }
+    }
+
+    /// The answers to what waits and was received before then.
+    pub(super) fn answer_late(&self, received_before: Instant) -> Vec<LateAnswer> {
+        self.lock().waiting.iter_mut().filter_map(|pending| pending.answer_late(received_before)).collect()
     }
 
     /// Takes nothing more in; what waits is still handed out.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::group::Demand;
 use super::maker::MakeError;
-use super::{Class, JournalWriter, Pending, SealJob, describe};
+use super::{Class, JournalWriter, SealJob, describe};
 use crate::config::{
     CONTROL_RESERVE_BYTES_MAX, CONTROL_SEGMENT_BYTES, CONTROL_SEGMENT_BYTES_MIN, SEGMENT_ENTRIES_MAX, room_needed,
 };
@@ -44,13 +44,13 @@ impl JournalWriter {
         (needed + reserve).next_multiple_of(BLOCK_BYTES as u64)
     }
 
-    /// Makes room for as much of a batch as there is space for. The least class that is written; `None` when nothing is.
+    /// Makes room for as much of the next batch as there is space for. The least class that is written; `None` when nothing is.
     ///
     /// # Errors
     /// When the disk or the index failed.
-    pub(super) async fn make_room_for(&mut self, batch: &[Pending]) -> Result<Option<Class>, String> {
+    pub(super) async fn make_room_for_next(&mut self) -> Result<Option<Class>, String> {
         for class in [Class::Normal, Class::Priority, Class::Control] {
-            match self.make_room(&Demand::of(batch, class), class).await {
+            match self.make_room(&Demand::of(&self.next, class), class).await {
                 Ok(()) => return Ok(Some(class)),
                 Err(NoRoom::Failed(reason)) => return Err(reason),
                 Err(NoRoom::Space(reason)) => match class {
@@ -96,19 +96,20 @@ impl JournalWriter {
         self.hand_over().await?;
         // Whatever of this does not answer, the journal waits for it.
         let _noted = self.store.stalls.begin(StallCause::Journal);
-        let next = match self.maker.next(bytes, class).await {
+        let (maker, store) = (self.maker.clone(), self.store.clone());
+        let next = match self.meanwhile(maker.next(bytes, class)).await {
             Ok(next) => next,
             Err(MakeError::NoSpace(reason)) => return Err(NoRoom::Space(reason)),
             Err(MakeError::Failed(error)) => return Err(NoRoom::Failed(describe(&error))),
         };
         // From here on a start without this file is refused.
-        if let Err(error) = self.store.write_index(vec![rows::put_opened(next.id())]).await {
+        if let Err(error) = self.meanwhile(store.write_index(vec![rows::put_opened(next.id())])).await {
             let reason = describe(&error);
             if !error.is_index_full() {
                 return Err(NoRoom::Failed(reason));
             }
             // Its id is used up, so that the next segment must be this one.
-            self.maker.put_back(next).await;
+            maker.put_back(next).await;
             return Err(NoRoom::Space(reason));
         }
         let next = Arc::new(next);
@@ -123,22 +124,26 @@ impl JournalWriter {
 
     /// Gives the sealer a full segment that waits. A sealer that is busy is waited for, one that waits for space is not.
     async fn hand_over(&mut self) -> Result<(), NoRoom> {
-        let Some(full) = &self.full else { return Ok(()) };
-        let mut waits = self.store.seal_waits.subscribe();
-        tokio::select! {
-            biased;
-            place = self.seal.reserve() => {
-                // The sealer ends after the writer; if it is gone it has failed and said so.
-                if let Ok(place) = place {
-                    place.send(SealJob(full.clone()));
+        let Some(full) = self.full.clone() else { return Ok(()) };
+        let (seal, mut waits) = (self.seal.clone(), self.store.seal_waits.subscribe());
+        let handed_over = async {
+            tokio::select! {
+                biased;
+                place = seal.reserve() => {
+                    // The sealer ends after the writer; if it is gone it has failed and said so.
+                    if let Ok(place) = place {
+                        place.send(SealJob(full));
+                    }
+                    true
                 }
-                self.full = None;
-                Ok(())
+                // The sender lives in the store, which this task holds.
+                _ = waits.wait_for(|waits| *waits) => false,
             }
-            // The sender lives in the store, which this task holds.
-            _ = waits.wait_for(|waits| *waits) => {
-                Err(NoRoom::Space("full segments wait for space in the index".to_owned()))
-            }
+        };
+        if !self.meanwhile(handed_over).await {
+            return Err(NoRoom::Space("full segments wait for space in the index".to_owned()));
         }
+        self.full = None;
+        Ok(())
     }
 }

@@ -66,7 +66,7 @@ impl Store {
                     slot: Some(slot.clone()),
                     done: Some(done),
                     permit: add.permit,
-                    received: Some(add.received),
+                    received: add.received,
                     high_priority: add.high_priority,
                 };
                 self.queue_records(slot, &mut state, admission, Some(record));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ::config::ByteSize;
-use proto::client::{AddFlags, PayloadV3, encode_bookie_info_v3, encode_list_entries_v3};
+use proto::client::{AddFlags, PayloadV3, encode_bookie_info_v3, encode_force_ledger_v3, encode_list_entries_v3};
 use proto::{ReadTarget, Status};
 use tokio::time::Instant;
 
@@ -23,9 +23,6 @@ async fn sealed_world() -> (World, u64, u64) {
     running.stop().await;
     (world, first, second)
 }
-
-/// Longer than a list takes.
-const LATE: Duration = Duration::from_secs(31);
 
 fn deadline(world: &World) -> Duration {
     world.config.read_deadline.duration()
@@ -293,4 +290,62 @@ async fn slow_syncs_are_no_stall_and_reads_go_on_beside_them() {
         assert_eq!(wire.read(l, e).await.unwrap(), body(l, e, &payload(l, e)));
     }
     running.stop().await;
+}
+
+/// Longer than the journal lets anyone wait, or a list takes.
+const LATE: Duration = Duration::from_secs(31);
+
+#[tokio::test(start_paused = true)]
+async fn what_the_journal_does_not_come_to_is_answered_as_unknown_and_written_all_the_same() {
+    // A stalled sync, and a segment that the index does not name.
+    for stalls_index in [false, true] {
+        let world = World::new();
+        let (running, gates) = start(&world, Duration::ZERO).await;
+        let (mut wire, mut forcer) = (running.connect().await, running.connect().await);
+        let mut e = 0;
+        while running.bookie.stats().spare_segments == 0 {
+            assert_eq!(wire.add(1, e, &payload(1, e)).await, Status::Ok);
+            e += 1;
+        }
+        let gate = if stalls_index { &gates.index } else { &gates.writes };
+        gate.close();
+        let began = Instant::now();
+        let (first, last) = (e, e + 99);
+        for e in first..=last {
+            wire.put_add(1, e, &payload(1, e), &key(), AddFlags::default());
+        }
+        wire.send().await;
+        let reply = forcer.late_ask(LATE, |out| encode_force_ledger_v3(1, ledger(1), out));
+        // The force waits for them; so do refusals, which are told in their turn.
+        let (forced, refused) = tokio::join!(reply, async {
+            tokio::time::sleep(Duration::from_secs(6)).await;
+            wire.put_add(1, 1000, b"refused", &key(), AddFlags::default());
+            wire.send().await;
+            let mut written = 0;
+            for e in first..=last {
+                let reply = wire.late_reply(LATE).await;
+                assert_eq!(reply.entry as u64, e);
+                match reply.status {
+                    Status::Ok => written += 1,
+                    status => assert_eq!((status, began.elapsed() < LATE), (Status::Io, true), "unknown"),
+                }
+            }
+            assert!(written < 100, "{written}");
+            wire.late_reply(LATE).await
+        });
+        assert_eq!(forced.status, Status::Io);
+        assert_eq!((refused.entry, refused.status), (1000, Status::ReadOnly));
+        assert!(began.elapsed() < Duration::from_secs(37), "{:?}", began.elapsed());
+        gate.open();
+        settle(|| running.bookie.stats().state == BookieState::Writable).await;
+        assert_eq!(wire.add(1, last + 1, b"goes on").await, Status::Ok);
+        let world = world.crash(running).await;
+        let running = world.start().await;
+        let mut wire = running.connect().await;
+        for e in 0..=last {
+            assert_eq!(wire.read(1, e).await.unwrap(), body(1, e, &payload(1, e)), "entry {e}");
+        }
+        assert_eq!(wire.read(1, 1000).await, Err(Status::NoEntry));
+        running.stop().await;
+    }
 }

@@ -235,6 +235,11 @@ impl Wire {
         decode_response_v2(self.frame().await.expect("the connection is open")).unwrap()
     }
 
+    /// As [`Wire::reply`], with another patience.
+    pub(super) async fn late_reply(&mut self, patience: Duration) -> ResponseV2 {
+        decode_response_v2(self.frame_within(patience).await.expect("the connection is open")).unwrap()
+    }
+
     /// As [`Wire::ask`], with another patience.
     pub(super) async fn late_ask(&mut self, patience: Duration, encode: impl FnOnce(&mut BytesMut)) -> ResponseV3 {
         encode(&mut self.out);
