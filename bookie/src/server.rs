@@ -43,7 +43,7 @@ use common::budget::ByteBudget;
 use common::net::Listener;
 use common::shutdown::TaskTree;
 use ledger::LedgerId;
-use proto::Status;
+use proto::{ReadTarget, Status};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
@@ -102,6 +102,14 @@ impl Server {
     /// MUST be cancel-safe.
     async fn by<T>(&self, until: Instant, work: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
         tokio::time::timeout_at(until, work).await.unwrap_or(Err(Status::TooManyRequests))
+    }
+
+    /// A ledger, with what it takes to look for an entry of it: whoever holds a turn does not wait for the index where that can be helped,
+    /// so that others of its connection, which need no index, have turns. Cancel-safe.
+    async fn load_for(&self, ledger: LedgerId, target: ReadTarget) -> Result<Arc<LedgerSlot>, Status> {
+        let slot = self.load(ledger).await?;
+        self.store.prepare(&slot, target).await;
+        Ok(slot)
     }
 
     /// A ledger, in memory or not. Cancel-safe.

@@ -63,7 +63,7 @@ struct Connection {
     /// The ledger of the last add: most adds of a burst are for the same few.
     last: Option<Arc<LedgerSlot>>,
     batch: Vec<ReadJob>,
-    /// Reads of a burst whose ledgers are not in memory.
+    /// Reads of a burst that need the index, of ledgers that are not in memory and others.
     unloaded: Vec<ReadJob>,
     lane: Arc<Lane>,
     /// What a burst brought beside reads and adds, until its adds are with the journal.
@@ -368,7 +368,12 @@ impl Connection {
                     self.reads.finish_now(job, Err(status), None, wakeups);
                 }
             }
-            None => self.batch.push(job),
+            None => {
+                // What follows a read that needs the index stays with it: they go to the disk together.
+                let with_last = self.unloaded.last().is_some_and(|last| last.ledger() == job.ledger());
+                let waits = with_last || !self.server.store.needs_no_index(&slot, job.target());
+                if waits { self.unloaded.push(job) } else { self.batch.push(job) }
+            }
         }
     }
 

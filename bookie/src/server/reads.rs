@@ -235,7 +235,7 @@ impl Reads {
         wakeups.add(&self.outbox);
     }
 
-    /// Serves reads of a ledger that is not in memory.
+    /// Serves reads of a ledger for which the index must be asked.
     pub(super) async fn serve_unloaded(&self, ledger: LedgerId, jobs: Vec<ReadJob>) {
         let Some(until) = jobs.iter().map(|job| self.server.until(job.received)).min() else { return };
         let slot = match self.server.by(until, self.server.load(ledger)).await {
@@ -247,7 +247,15 @@ impl Reads {
         for job in fences {
             self.spawn_for(async move |reads| reads.serve_fence(job).await);
         }
-        self.serve_batch(batch).await;
+        let Some(target) = batch.first().map(|job| job.target) else { return };
+        let prepared = async {
+            self.server.store.prepare(&slot, target).await;
+            Ok(())
+        };
+        match self.server.by(until, prepared).await {
+            Ok(()) => self.serve_batch(batch).await,
+            Err(status) => batch.into_iter().for_each(|job| self.finish(job, Err(status), None)),
+        }
     }
 
     /// Starts a task of this connection.

@@ -1,7 +1,7 @@
 //! Requests that take a turn of their connection, each served by a task of its own.
 
 use ledger::LedgerId;
-use proto::{Reply, ReplyTo, Status};
+use proto::{ReadTarget, Reply, ReplyTo, Status};
 use tokio::time::Instant;
 
 use super::batch::BatchJob;
@@ -50,13 +50,14 @@ impl Reads {
         let until = self.server.until(task.received());
         let turn = async || self.batch_turn().await.ok_or(Status::Io);
         let load = async |ledger| self.server.by(until, self.server.load(ledger)).await;
+        let load_for = async |ledger, target| self.server.by(until, self.server.load_for(ledger, target)).await;
         match task {
             Task::Poll(job) => {
                 let slot = load(job.ledger).await?;
                 self.serve_poll(job, slot).await;
             }
             Task::Run(job, ledger) => {
-                let slot = load(ledger).await?;
+                let slot = load_for(ledger, ReadTarget::Entry(job.start)).await?;
                 let _turn = self.server.by(until, turn()).await?;
                 self.serve_run(job, slot).await;
             }

@@ -113,6 +113,23 @@ impl Store {
         Ok((entry, state.last_confirmed))
     }
 
+    /// Whether an entry can be looked for without the index.
+    pub(crate) fn needs_no_index(&self, slot: &LedgerSlot, target: ReadTarget) -> bool {
+        slot.lock().segments.is_some()
+            || match self.resolve(slot, target) {
+                Ok((entry, _)) => self.unsealed().iter().any(|segment| segment.find(slot.id(), entry).is_some()),
+                Err(_) => true,
+            }
+    }
+
+    /// Asks the index what it takes to look for an entry, if it does. Cancel-safe.
+    pub(crate) async fn prepare(&self, slot: &LedgerSlot, target: ReadTarget) {
+        if !self.needs_no_index(slot, target) {
+            // A failure is told by the search.
+            let _ = self.ledger_segments(slot).await;
+        }
+    }
+
     /// Finds an entry, newest segment first. What cannot be told for sure is an error, never "no entry". Cancel-safe.
     pub(crate) async fn locate(&self, slot: &LedgerSlot, target: ReadTarget) -> Result<Located, Status> {
         // Before the search: what is fetched again is visible before its ledger is out of limbo.

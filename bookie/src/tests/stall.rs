@@ -83,6 +83,33 @@ async fn an_index_that_stalls_for_one_ledger_holds_up_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn reads_that_need_no_index_have_turns_beside_those_that_do() {
+    let (world, ..) = sealed_world().await;
+    let (running, gates) = start(&world, Duration::ZERO).await;
+    let mut wire = running.connect().await;
+    assert_eq!(wire.read(2, 0).await.unwrap(), body(2, 0, &payload(2, 0)));
+    // In memory with that, and not where its entries are.
+    assert_eq!(wire.add(1, 5000, b"loads it").await, Status::Ok);
+    gates.index.close();
+    let began = Instant::now();
+    for e in 0..20 {
+        wire.put_read(1, ReadTarget::Entry(entry(e)), None);
+        wire.send().await;
+    }
+    wire.put_read(2, ReadTarget::Entry(entry(1)), None);
+    wire.send().await;
+    let reply = wire.reply().await;
+    assert_eq!((reply.ledger, reply.status), (2, Status::Ok), "from the disk");
+    assert!(began.elapsed() < Duration::from_millis(100), "{:?}", began.elapsed());
+    for _ in 0..20 {
+        assert_eq!(wire.reply().await.status, Status::TooManyRequests);
+    }
+    gates.index.open();
+    assert_eq!(wire.read(1, 3).await.unwrap(), body(1, 3, &payload(1, 3)));
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_index_that_stalls_takes_a_bounded_number_of_questions() {
     let (world, ..) = sealed_world().await;
     let (running, gates) = start(&world, Duration::ZERO).await;
