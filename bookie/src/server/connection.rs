@@ -237,7 +237,7 @@ impl Connection {
         }
         drop(permit);
         wakeups.flush();
-        self.start_tasks();
+        self.start_tasks().await;
     }
 
     /// Everything but adds. `permit` covers the bodies of the burst.
@@ -377,13 +377,8 @@ impl Connection {
         }
     }
 
-    /// Hands out what the burst brought and the journal does not answer. It takes turns of the connection by itself.
-    fn start_tasks(&mut self) {
-        let mut batch = std::mem::take(&mut self.batch).into_iter().peekable();
-        while batch.peek().is_some() {
-            let (part, reads): (Vec<ReadJob>, _) = (batch.by_ref().take(BATCH_READS).collect(), self.reads.clone());
-            self.server.tasks.spawn("reads", async move { reads.serve_batch(part).await });
-        }
+    /// Hands out what the burst brought and the journal does not answer.
+    async fn start_tasks(&mut self) {
         let mut unloaded = std::mem::take(&mut self.unloaded);
         unloaded.sort_by_key(ReadJob::ledger);
         let mut unloaded = unloaded.into_iter().peekable();
@@ -392,9 +387,26 @@ impl Connection {
             let (part, reads): (Vec<ReadJob>, _) = (of_ledger.take(BATCH_READS).collect(), self.reads.clone());
             self.server.tasks.spawn("reads", async move { reads.serve_unloaded(ledger, part).await });
         }
+        let mut batch = std::mem::take(&mut self.batch).into_iter().peekable();
+        while batch.peek().is_some() {
+            let (part, reads): (Vec<ReadJob>, _) = (batch.by_ref().take(BATCH_READS).collect(), self.reads.clone());
+            let Some(place) = self.reads.place().await else { return };
+            self.server.tasks.spawn("reads", async move {
+                reads.serve_batch(part).await;
+                drop(place);
+            });
+        }
         for task in std::mem::take(&mut self.tasks) {
             let reads = self.reads.clone();
-            self.server.tasks.spawn("read", async move { reads.serve(task).await });
+            let place = match task {
+                // It may wait as long as it likes.
+                Task::Poll(_) => None,
+                _ => self.reads.place().await,
+            };
+            self.server.tasks.spawn("read", async move {
+                reads.serve(task).await;
+                drop(place);
+            });
         }
     }
 }

@@ -16,6 +16,9 @@ use crate::wakeups::Wakeups;
 
 /// Batches of one connection that may be under way; others wait for their turn.
 const BATCHES_MAX: usize = 2;
+/// Tasks of one connection that have a turn or wait for one; more stop the reading of its socket, so that whoever asks for more than the disk
+/// gives is slowed down before its requests' time begins.
+const PLACES: usize = 16;
 /// The part of all long polls that may wait on one connection.
 const POLLS_PART: usize = 4;
 /// Bytes that one batch reads from the disk before it hands them on.
@@ -134,6 +137,7 @@ pub(super) struct Reads {
     /// Reads under way, and those of the same entry that wait for them.
     turns: Mutex<HashMap<Key, VecDeque<ReadJob>>>,
     batches: Arc<Semaphore>,
+    places: Arc<Semaphore>,
     /// Long polls that may wait.
     pub(super) polls: Semaphore,
     /// Those that wait for the relay.
@@ -153,6 +157,7 @@ impl Reads {
             outbox,
             turns: Mutex::default(),
             batches: Arc::new(Semaphore::new(BATCHES_MAX)),
+            places: Arc::new(Semaphore::new(PLACES)),
             polls: Semaphore::new(polls),
             relays,
             me: me.clone(),
@@ -193,6 +198,11 @@ impl Reads {
             turns.remove(key);
         }
         next
+    }
+
+    /// A place to wait for a turn in, which comes by a deadline: that of who has one. `None` only when the connection is gone. Cancel-safe.
+    pub(super) async fn place(&self) -> Option<OwnedSemaphorePermit> {
+        self.places.clone().acquire_owned().await.ok()
     }
 
     /// Room for another batch; `None` only when the connection is gone. Cancel-safe.
