@@ -137,12 +137,11 @@ impl Bookie {
         let loads = tasks.child("loads");
         let store = Arc::new(Store::new(config, dirs.journal, disk, index, clock, (tombstones, limbo), &loads));
         if unproven {
-            store.condition.read_only(
+            store.condition.enter_limbo(
                 "entries may be missing here, since a run that did not sync did not stop in order or the index was rebuilt (UNPROVEN in \
                  its directory): which ledgers that concerns is not known yet"
                     .to_owned(),
             );
-            store.condition.refuse_priority();
         }
         let restored = restore(&store).await?;
         let maker = Arc::new(SegmentMaker::new(store.clone(), rng, restored.next));
@@ -424,7 +423,7 @@ async fn look_for_space(store: &Store, maker: &SegmentMaker) {
     if let Ok(free) = store.disk.free_bytes(&store.journal_dir).await {
         store.metrics.disk_free(free);
     }
-    if !store.condition.lacks_space() || store.limbo.is_everything() {
+    if !store.condition.lacks_space() {
         return;
     }
     if maker.has_priority_space().await {

@@ -13,6 +13,7 @@
 //! * A fence is acknowledged, positively or not, after it is synced; no normal add is acknowledged after that, ever.
 //! * "No entry" is said only of a ledger whose records are all here and readable. Damage is an I/O error, a dropped ledger is
 //!   unknown, and so is what a bookie may have lost that did not sync its journal.
+//! * Every request is answered by a deadline of its own, as unknown where the disk or the index did not answer by then.
 //! * Nothing is dropped without a durable tombstone, and no tombstone is written without a proof from metadata.
 //!
 //! * What is asked of a ledger that moved away is asked of its present members; what they do not answer is unknown.

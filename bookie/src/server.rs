@@ -22,7 +22,7 @@
 //! ledger in their task, adds in the connection's [`lane::Lane`].
 //!
 //! # Bounds
-//! A reader stops reading its socket while its peer does not take answers, while too many of its requests are open, and while
+//! A reader stops reading its socket while its peer does not take answers, while too many of its requests are open or wait for turns, and while
 //! the add budget is spent (for a short time; then adds are refused as too many). A peer that takes nothing for
 //! `write_timeout` is disconnected. Connections beyond `connections_max` are closed at once.
 

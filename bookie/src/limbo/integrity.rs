@@ -89,6 +89,7 @@ impl Integrity {
                 Ok(ledgers) => {
                     tracing::info!(ledgers = ledgers.len(), "ledgers in limbo: what may be lost of them is looked for");
                     self.store.limbo.narrow(ledgers);
+                    self.store.condition.limbo_is_listed();
                 }
                 Err(error) => {
                     let why = describe(&error);

@@ -23,6 +23,8 @@ pub(crate) struct Condition {
     writable: AtomicBool,
     /// Whether entries of high priority are taken while others are not.
     priority: AtomicBool,
+    /// Whether nothing at all is taken, whatever its priority.
+    limbo: AtomicBool,
     failure: OnceLock<String>,
     /// What keeps it from taking adds for now.
     obstacles: Mutex<Obstacles>,
@@ -31,6 +33,8 @@ pub(crate) struct Condition {
 
 #[derive(Debug, Default)]
 struct Obstacles {
+    /// Which ledgers may have lost entries here is not known yet.
+    limbo: Option<String>,
     /// There is no space.
     space: Option<String>,
     /// The journal does not move.
@@ -39,7 +43,7 @@ struct Obstacles {
 
 impl Obstacles {
     fn state(&self) -> BookieState {
-        let reason = self.space.as_ref().or(self.stall.as_ref());
+        let reason = self.limbo.as_ref().or(self.space.as_ref()).or(self.stall.as_ref());
         reason.map_or(BookieState::Writable, |reason| BookieState::ReadOnly { reason: reason.clone(), for_good: false })
     }
 }
@@ -49,6 +53,7 @@ impl Condition {
         Self {
             writable: AtomicBool::new(true),
             priority: AtomicBool::new(true),
+            limbo: AtomicBool::new(false),
             failure: OnceLock::new(),
             obstacles: Mutex::default(),
             state: watch::Sender::new(BookieState::Writable),
@@ -70,7 +75,8 @@ impl Condition {
 
     /// Whether an add may be queued; whether there is space for it the journal decides.
     pub(crate) fn takes(&self, high_priority: bool) -> bool {
-        self.is_writable() || (high_priority && self.priority.load(Ordering::Acquire) && self.failure.get().is_none())
+        let by_priority = || high_priority && self.priority.load(Ordering::Acquire) && self.failure.get().is_none();
+        self.is_writable() || (by_priority() && !self.limbo.load(Ordering::Acquire))
     }
 
     /// Refuses adds of high priority too, while the bookie is read-only.
@@ -121,6 +127,24 @@ impl Condition {
         if obstacles.space.take().is_some() && self.failure().is_none() {
             tracing::info!("the bookie has space again");
             self.take_priority();
+            self.set(obstacles.state());
+        }
+    }
+
+    /// Refuses all adds until [`Condition::limbo_is_listed`]: any of them may be to a ledger that was fenced before.
+    pub(crate) fn enter_limbo(&self, reason: String) {
+        let mut obstacles = self.obstacles();
+        tracing::warn!(reason, "the bookie is read-only");
+        self.limbo.store(true, Ordering::Release);
+        obstacles.limbo = Some(reason);
+        self.set(obstacles.state());
+    }
+
+    /// It is known which ledgers may have lost entries here, and they are fenced.
+    pub(crate) fn limbo_is_listed(&self) {
+        let mut obstacles = self.obstacles();
+        self.limbo.store(false, Ordering::Release);
+        if obstacles.limbo.take().is_some() && self.failure().is_none() {
             self.set(obstacles.state());
         }
     }
