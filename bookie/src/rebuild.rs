@@ -88,7 +88,8 @@ pub async fn rebuild_index(dir: &Path, progress: impl Fn(u64, u64)) -> Result<Re
     let clock = Clock::system();
     let limbo = Limbo::new(true);
     let (config, tasks) = (BookieConfig::default(), TaskTree::root("rebuild"));
-    let store = Store::new(config, dirs.journal.clone(), disk.clone(), index.clone(), clock, (tombstones, limbo), &tasks);
+    let store =
+        Store::new(config, dirs.journal.clone(), disk.clone(), index.clone(), clock, (tombstones, limbo), &tasks);
     let names = disk.list(&dirs.journal).await.map_err(Error::disk("list", &dirs.journal))?;
     let mut segments: Vec<SegmentId> = names.iter().filter_map(|name| SegmentId::from_file_name(name)).collect();
     segments.sort_unstable();
