@@ -279,7 +279,7 @@ impl Collector {
         while let Some((ledger, answer)) = self.next_answer(&mut answers, report).await {
             left -= 1;
             match answer {
-                Ok(None) => verdicts.push(Verdict { ledger, tombstone: Tombstone::Deleted }),
+                Ok(None) => verdicts.push(Verdict { ledger, tombstone: Tombstone::Deleted, last: None }),
                 Ok(Some(_)) => {}
                 Err(error) => no_verdict(ledger, &error, report),
             }
@@ -316,6 +316,10 @@ impl Collector {
         let store = &self.store;
         let grace_ms = u64::try_from(store.config.recovery_grace.duration().as_millis()).unwrap_or(u64::MAX);
         for batch in verdicts.chunks(VERDICT_BATCH) {
+            // What stays of them here until its segment goes is still read, and tells how far the ledger is confirmed.
+            let gone = batch.iter().filter(|verdict| verdict.tombstone == Tombstone::Gone);
+            let ends: Vec<_> = gone.map(|verdict| (verdict.ledger, verdict.last)).collect();
+            store.confirm_ends(&ends).await?;
             let one_writer = store.tombstones.one_writer().await;
             for verdict in batch {
                 let slot = store.slot(verdict.ledger).await?;

@@ -325,6 +325,8 @@ fn confirmed_in(body: &[u8]) -> Option<Option<EntryId>> {
 pub(crate) struct Verdict {
     pub(crate) ledger: LedgerId,
     pub(crate) tombstone: Tombstone,
+    /// The last entry of a ledger that is closed and lives elsewhere.
+    pub(crate) last: Option<EntryId>,
 }
 
 #[cfg(test)]

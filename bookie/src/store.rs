@@ -85,6 +85,8 @@ pub(crate) struct Store {
     /// Bytes reserved by unsealed segments and the spare one, and occupied by sealed ones.
     pub(crate) allocated_bytes: AtomicU64,
     pub(crate) spare_segments: AtomicU64,
+    /// Held from the look at ledgers for their rows until the index has those, so that none is overwritten with less.
+    pub(crate) ledger_rows: tokio::sync::Mutex<()>,
     /// Ledgers the index knows.
     pub(crate) indexed_ledgers: AtomicU64,
     /// Whether a full segment waits for space in the index.
@@ -138,6 +140,7 @@ impl Store {
             sealed_through: Arc::default(),
             allocated_bytes: AtomicU64::new(0),
             spare_segments: AtomicU64::new(0),
+            ledger_rows: tokio::sync::Mutex::default(),
             indexed_ledgers: AtomicU64::new(0),
             seal_waits: watch::Sender::new(false),
             config,
@@ -250,6 +253,46 @@ impl Store {
             .boxed()
         };
         self.ledger_loads.get(ledger, || self.table.get(ledger), load).await
+    }
+
+    /// Takes in what metadata proved of closed ledgers, each with its last entry: all of them is confirmed, and told so as long as the
+    /// bookie knows of them, also after they were loaded again.
+    ///
+    /// # Errors
+    /// As [`Store::write_index`]; nothing else is told then than before.
+    pub(crate) async fn confirm_ends(&self, ends: &[(LedgerId, Option<EntryId>)]) -> Result<(), Error> {
+        let is_news = |(ledger, end): &&(LedgerId, Option<EntryId>)| {
+            self.cached(*ledger).is_none_or(|slot| slot.lock().last_confirmed < *end)
+        };
+        let ends: Vec<_> = ends.iter().filter(is_news).collect();
+        if ends.is_empty() {
+            return Ok(());
+        }
+        let _one = self.ledger_rows.lock().await;
+        let (mut changes, mut confirmed) = (Vec::new(), Vec::new());
+        for (ledger, end) in ends {
+            let slot = self.slot(*ledger).await?;
+            if slot.lock().last_confirmed >= *end {
+                continue;
+            }
+            // The row, not the state, which may have what is not durable yet. One without a row gets it when it is sealed.
+            if let Some(row) = rows::ledger_state(&*self.index, *ledger).await? {
+                let row = rows::LedgerStateRow { last_confirmed: row.last_confirmed.max(*end), ..row };
+                changes.push(rows::put_ledger(*ledger, &row));
+            }
+            confirmed.push((slot, *end));
+        }
+        if !changes.is_empty() {
+            self.write_index(changes).await?;
+        }
+        for (slot, end) in confirmed {
+            {
+                let mut state = slot.lock();
+                state.last_confirmed = state.last_confirmed.max(end);
+            }
+            slot.tell_news();
+        }
+        Ok(())
     }
 
     /// Makes a durable group visible. `records` are those of the group, the ones of a ledger side by side; `end` is where the

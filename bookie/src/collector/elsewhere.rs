@@ -15,7 +15,7 @@
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use ledger::LedgerId;
+use ledger::{LedgerId, LedgerState};
 use metadata::{LeaseId, RepairLock};
 use tokio::time::Instant;
 
@@ -137,7 +137,13 @@ impl Collector {
         let (record, marked) = both.map_err(|error| (ledger, error))?;
         Ok(match judge(record.as_ref().map(|record| &record.metadata), &self.me) {
             Some(Tombstone::Gone) if marked => Found::Marked,
-            Some(tombstone) => Found::Verdict(Verdict { ledger, tombstone }),
+            Some(tombstone) => {
+                let last = record.and_then(|record| match record.metadata.state() {
+                    LedgerState::Closed { last_entry, .. } => last_entry,
+                    _ => None,
+                });
+                Found::Verdict(Verdict { ledger, tombstone, last })
+            }
             None => Found::Keep,
         })
     }

@@ -122,6 +122,7 @@ pub(crate) async fn seal(store: &Store, segment: &OpenSegment) -> Result<(), Err
         sink.put_entries(&mut directory, &mut block).await?;
     }
     let mut batch = Vec::new();
+    let rows_held = store.ledger_rows.lock().await;
     for chunk in ledgers.chunks(LEDGER_BLOCK_ROWS) {
         let mut rows = Vec::with_capacity(chunk.len());
         for ledger in chunk {
@@ -150,6 +151,7 @@ pub(crate) async fn seal(store: &Store, segment: &OpenSegment) -> Result<(), Err
     segment.file.set_len(file_bytes).await.map_err(Error::disk("cut", &segment.path))?;
     let row = SegmentRow { id: segment.id(), file_bytes, entries, dropping: false };
     enter(store, &row, last_sequence, batch).await?;
+    drop(rows_held);
 
     store.sealed.insert(row);
     for ledger in &ledgers {
