@@ -130,6 +130,8 @@ pub struct ResponseV3 {
     pub operation: Operation,
     /// Outcome. A number the protocol does not name reads as [`Status::Io`]: nothing is known.
     pub status: Status,
+    /// Whether the protocol names the number of the outcome.
+    pub is_named: bool,
     /// Ledger id, as sent in the request; -1 when the server did not say, and where there is none.
     pub ledger: i64,
     /// Entry id, as sent in the request, or of the entry that a long poll brought; -1 when the server did not say, and for
@@ -222,9 +224,10 @@ pub fn decode_response_v3(payload: Bytes) -> Result<ResponseV3, ResponseError> {
     if inner != outer {
         return Err(ResponseError::StatusMismatch { outer, inner });
     }
-    let status = Status::from_v3(outer).unwrap_or(Status::Io);
+    let named = Status::from_v3(outer);
+    let status = named.unwrap_or(Status::Io);
     let payload = if status == Status::Ok { success(operation, message).ok_or(malformed)? } else { PayloadV3::None };
-    Ok(ResponseV3 { txn, operation, status, ledger, entry, payload })
+    Ok(ResponseV3 { txn, operation, status, is_named: named.is_some(), ledger, entry, payload })
 }
 
 /// What a success carries; `None` when it lacks what it must have.
