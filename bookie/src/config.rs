@@ -51,9 +51,10 @@ pub struct BookieConfig {
     /// time that clients give a bookie.
     pub read_deadline: Span,
     /// Reads of ledgers that moved away which may be under way to their present members at the same time, no more than an eighth of
-    /// them for one connection. 0: such reads are answered as unknown.
+    /// them for one connection, and no more than half of them at one address. 0: such reads are answered as unknown.
     pub relay_concurrency: usize,
-    /// Most that answers of those members may occupy on their way to the socket.
+    /// Most that answers of those members may occupy on their way to the socket, no more than an eighth of it, or one answer, for one
+    /// connection.
     pub relay_bytes_max: ByteSize,
     /// How long such a read is tried before it is answered as too many requests: most of the time that clients give a bookie.
     pub relay_deadline: Span,

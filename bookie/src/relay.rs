@@ -15,12 +15,15 @@
 //!
 //! # What is told
 //! A body, as it came. *No entry* beyond the end of the closed ledger, and *no ledger*, after a proof of metadata that still holds the
-//! bookie's own cluster, never on the word of a member. *Damage* when every member says that it cannot read its copy. *Unauthorized* when a member refuses the key that the
-//! caller showed, not when it does not let this bookie in. Everything else may be over later and is *too many requests*, after trying for as long as callers wait.
+//! bookie's own cluster, never on the word of a member. *Damage* when every member says that it cannot read its copy. *Unauthorized*
+//! when a member refuses the key that the caller showed, not when it does not let this bookie in. *Unknown* when metadata names this
+//! bookie as a member again and no other has the entry. Everything else may be over later and is *too many requests*, after trying
+//! for as long as callers wait.
 //!
 //! # Bounds
-//! A number of requests at a time (and of one connection no more than its part), memory of its own for answers, and a
-//! deadline that counts from when a request was received. No turn of the disk, of a connection, or of the journal is held meanwhile.
+//! A number of requests at a time, memory of its own for answers (of both no more than a part for one connection), and a deadline that
+//! counts from when a request was received. Half of the requests may be under way at one address; those that wait for it, or to ask
+//! again, hold no turn. No turn of the disk, of a connection, or of the journal is held meanwhile.
 
 mod copies;
 pub(crate) mod decide;
@@ -38,14 +41,14 @@ use common::shutdown::TaskTree;
 use ledger::{BookieId, EntryId, LedgerId, MasterKey};
 use metadata::{Bookies, InstanceId, MetadataStore};
 use proto::Status;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 pub(crate) use self::copies::Copies;
-use self::decide::{ClosedLedger, Hearsay, Tally, Want, share};
+use self::decide::{ClosedLedger, Hearsay, Tally, Want, has_spare, place_part, share};
 use self::known::{Knowledge, KnownLedgers};
 use self::link::{Answer, Question};
-use self::peers::{Peers, PeersParts};
+use self::peers::{Crowd, NoAnswer, Pass, Peers, PeersParts};
 use crate::store::Store;
 
 /// The first pause before members are asked again, and the longest: each is twice the one before.
@@ -53,7 +56,7 @@ const PAUSE_FIRST: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_millis(800);
 /// How often the log is told of requests that came to nothing.
 const COMPLAINT_INTERVAL: Duration = Duration::from_secs(30);
-/// The part of all requests that one connection may have under way.
+/// The part of all requests that one connection may have under way, and of the memory for answers that it may hold.
 const CONNECTION_PART: usize = 8;
 
 /// What a relay is given.
@@ -79,7 +82,8 @@ pub(crate) struct Relay {
     known: KnownLedgers,
     peers: Peers,
     /// Requests under way.
-    pub(crate) turns: Arc<Semaphore>,
+    turns: Arc<Semaphore>,
+    turns_max: usize,
     tasks: TaskTree,
     complaints: Mutex<Complaints>,
 }
@@ -92,6 +96,26 @@ pub(crate) struct Wanted {
     /// The key of a fence that is durable here.
     pub(crate) fence: Option<MasterKey>,
     pub(crate) until: Instant,
+    /// Whether one round of questions is enough: it can be asked for again.
+    pub(crate) once: bool,
+}
+
+/// The turn of a request, of a bounded number, which it lays down while nothing is under way for it.
+#[derive(Debug)]
+pub(crate) struct Turn(Option<OwnedSemaphorePermit>);
+
+impl Turn {
+    fn lay_down(&mut self) {
+        self.0 = None;
+    }
+
+    /// Waits in line. Cancel-safe.
+    async fn take_up(&mut self, turns: &Arc<Semaphore>) {
+        if self.0.is_none() {
+            // The semaphore is never closed.
+            self.0 = turns.clone().acquire_owned().await.ok();
+        }
+    }
 }
 
 /// An entry that a member had.
@@ -118,7 +142,18 @@ enum Round {
     Found(Bytes, BytePermit),
     Denied,
     Damaged,
+    /// It has no other members.
+    Unasked,
+    /// A place that may have it has too many questions under way.
+    Crowded(Crowd),
     Nothing,
+}
+
+/// What is known so far of a request that is not answered.
+struct Trail {
+    why: String,
+    /// What is told if nothing else is known in the end.
+    word: Status,
 }
 
 impl Relay {
@@ -137,6 +172,7 @@ impl Relay {
             tasks: tasks.clone(),
             own_address: address,
             frame_bytes_max: config.frame_bytes_max.as_usize(),
+            place_part: place_part(turns),
             deadline: config.relay_deadline.duration(),
             connections: store.metrics.relay_connections.clone(),
         });
@@ -144,6 +180,7 @@ impl Relay {
             known: KnownLedgers::new(metadata, instance),
             peers,
             turns: Arc::new(Semaphore::new(turns)),
+            turns_max: turns,
             me,
             tasks,
             store,
@@ -153,7 +190,12 @@ impl Relay {
 
     /// How many requests one connection may have under way.
     pub(crate) fn connection_turns(&self) -> usize {
-        (self.store.config.relay_concurrency / CONNECTION_PART).max(1)
+        (self.turns_max / CONNECTION_PART).max(1)
+    }
+
+    /// How much of the memory for answers one connection may hold.
+    pub(crate) fn connection_bytes(&self) -> u64 {
+        (self.store.config.relay_bytes_max.bytes() / CONNECTION_PART as u64).max(1)
     }
 
     /// Until when a request is tried that was received then.
@@ -161,20 +203,33 @@ impl Relay {
         received + self.store.config.relay_deadline.duration()
     }
 
+    /// Waits for a turn, in line with all others. Cancel-safe.
+    pub(crate) async fn turn(&self) -> Turn {
+        // The semaphore is never closed.
+        Turn(self.turns.clone().acquire_owned().await.ok())
+    }
+
+    /// A turn for what can be asked for again, if others would still find some.
+    pub(crate) fn spare_turn(&self) -> Option<Turn> {
+        has_spare(self.turns.available_permits(), self.turns_max).then_some(())?;
+        Some(Turn(Some(self.turns.clone().try_acquire_owned().ok()?)))
+    }
+
     /// Gets what is wanted from the ledger's members, by its time. Cancel-safe.
-    pub(crate) async fn read(&self, wanted: &Wanted) -> Outcome {
+    pub(crate) async fn read(&self, wanted: &Wanted, turn: &mut Turn) -> Outcome {
         let _counted = self.store.metrics.relays.hold();
         let began = Instant::now();
-        let mut why = String::new();
-        let outcome = tokio::select! {
-            ended = tokio::time::timeout_at(wanted.until, self.tries(wanted, &mut why)) => {
-                ended.unwrap_or(Outcome::Failed(Status::TooManyRequests))
-            }
-            () = self.tasks.stopping() => Outcome::Failed(Status::TooManyRequests),
+        let mut trail = Trail { why: String::new(), word: Status::TooManyRequests };
+        let ended = tokio::select! {
+            ended = tokio::time::timeout_at(wanted.until, self.tries(wanted, turn, &mut trail)) => ended.ok(),
+            () = self.tasks.stopping() => None,
         };
+        let outcome = ended.unwrap_or(Outcome::Failed(trail.word));
         self.store.metrics.relayed(&outcome, began.elapsed());
-        if matches!(outcome, Outcome::Failed(Status::Io | Status::TooManyRequests)) && !self.tasks.is_stopping() {
-            self.complain(wanted.ledger, &why);
+        let is_nothing =
+            matches!(outcome, Outcome::Failed(Status::Io | Status::TooManyRequests | Status::UnknownLedgerState));
+        if is_nothing && !wanted.once && !self.tasks.is_stopping() {
+            self.complain(wanted.ledger, &trail.why);
         }
         outcome
     }
@@ -184,79 +239,131 @@ impl Relay {
         self.store
             .metrics
             .relayed(&Outcome::Failed(Status::TooManyRequests), self.store.config.relay_deadline.duration());
-        self.complain(ledger, "too many others are under way (setting relay_concurrency)");
+        self.complain(
+            ledger,
+            "too many others are under way (setting relay_concurrency), or the caller takes no answers",
+        );
         Status::TooManyRequests
     }
 
-    async fn tries(&self, wanted: &Wanted, why: &mut String) -> Outcome {
+    async fn tries(&self, wanted: &Wanted, turn: &mut Turn, trail: &mut Trail) -> Outcome {
         let mut pause = PAUSE_FIRST;
         // What is known may be old: after the first miss metadata is asked by proof, once.
-        let (mut missed, mut proven) = (None, false);
+        let (mut missed, mut settled, mut pass) = (None, false, None);
         loop {
             let known = match missed {
-                Some(since) if !proven => self.known.prove(wanted.ledger, since).await,
+                Some(since) if !settled => self.known.prove(wanted.ledger, since).await,
                 _ => self.known.get(wanted.ledger).await,
             };
-            let mut at_once = false;
+            let (mut crowd, is_known) = (None, known.is_ok());
             match known {
                 Ok(Knowledge::Absent) => return Outcome::Failed(Status::NoLedger),
-                // Nothing is told of an end that may be another ledger's.
-                Ok(Knowledge::Closed { ledger, proven: false }) if wanted.want.within(ledger.last).is_none() => {
-                    at_once = missed.is_none();
-                }
-                Ok(Knowledge::Closed { ledger, .. }) => {
-                    proven = missed.is_some();
-                    let Some(entry) = wanted.want.within(ledger.last) else { return Outcome::Beyond(ledger.last) };
-                    match self.round(&ledger, entry, wanted, why).await {
-                        Round::Found(body, permit) => {
-                            return Outcome::Found(Relayed { entry, body, last: ledger.last, permit });
-                        }
-                        Round::Denied => return Outcome::Failed(Status::Unauthorized),
-                        // It may be deleted, and its copies with it.
-                        Round::Damaged if proven => return Outcome::Failed(Status::Io),
-                        Round::Damaged | Round::Nothing => at_once = !proven,
+                Ok(Knowledge::Closed { ledger, proven, old }) => {
+                    settled |= missed.is_some() && proven && !old;
+                    if proven && !old {
+                        self.confirm(wanted.ledger, ledger.last).await;
+                    }
+                    let is_mine = ledger.names(&self.me);
+                    // What it dropped its copy for does not hold any more: it cannot tell what it should have.
+                    trail.word = if proven && is_mine { Status::UnknownLedgerState } else { Status::TooManyRequests };
+                    match wanted.want.within(ledger.last) {
+                        Some(entry) => match self.round(&ledger, entry, wanted, &mut pass, trail).await {
+                            Round::Found(body, permit) => {
+                                return Outcome::Found(Relayed { entry, body, last: ledger.last, permit });
+                            }
+                            // It may be deleted, and its copies with it, or another of the same id.
+                            Round::Denied if settled => return Outcome::Failed(Status::Unauthorized),
+                            Round::Damaged if settled && !is_mine => return Outcome::Failed(Status::Io),
+                            Round::Unasked if settled && is_mine => return Outcome::Failed(trail.word),
+                            Round::Crowded(full) => crowd = Some(full),
+                            Round::Denied | Round::Damaged | Round::Unasked | Round::Nothing => {}
+                        },
+                        // Nothing is told of an end that may be another ledger's.
+                        None if !proven => "metadata gives no proof of the ledger's end".clone_into(&mut trail.why),
+                        // That nothing new came denies nothing.
+                        None if is_mine && matches!(wanted.want, Want::Read(_)) => return Outcome::Failed(trail.word),
+                        None => return Outcome::Beyond(ledger.last),
                     }
                 }
-                Err(error) => *why = error.to_string(),
+                Err(error) => trail.why = error.to_string(),
             }
+            if wanted.once {
+                return Outcome::Failed(trail.word);
+            }
+            if let Some(crowd) = crowd {
+                turn.lay_down();
+                pass = crowd.pass().await;
+                turn.take_up(&self.turns).await;
+                continue;
+            }
+            pass = None;
+            let is_first = missed.is_none();
             missed.get_or_insert_with(Instant::now);
-            if !at_once {
+            if !is_first || !is_known {
+                turn.lay_down();
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(PAUSE_MAX);
+                turn.take_up(&self.turns).await;
             }
+        }
+    }
+
+    /// Has the end of a ledger told wherever this bookie still answers for it.
+    async fn confirm(&self, ledger: LedgerId, last: Option<EntryId>) {
+        if let Err(error) = self.store.confirm_ends(&[(ledger, last)]).await {
+            tracing::debug!(%ledger, error = &error as &dyn std::error::Error, "note the end of a ledger that moved away");
         }
     }
 
     /// Asks the members of an entry, one place after the other.
-    async fn round(&self, ledger: &ClosedLedger, entry: EntryId, wanted: &Wanted, why: &mut String) -> Round {
+    async fn round(
+        &self,
+        ledger: &ClosedLedger,
+        entry: EntryId,
+        wanted: &Wanted,
+        pass: &mut Option<Pass>,
+        trail: &mut Trail,
+    ) -> Round {
         let question = Question { ledger: wanted.ledger, entry, fence: wanted.fence };
         let (places, unasked) = self.peers.places(&ledger.holders(entry, &self.me)).await;
         if places.is_empty() {
-            *why = "no other member of it is registered".to_owned();
+            "no other member of it is registered".clone_into(&mut trail.why);
+            return if unasked == 0 { Round::Unasked } else { Round::Nothing };
         }
-        let mut tally = Tally { unasked, asked: 0, damaged: 0 };
+        let (mut tally, mut crowded) = (Tally { unasked, asked: 0, damaged: 0 }, None);
         for (number, place) in places.iter().enumerate() {
             let now = Instant::now();
             let time = share(wanted.until.saturating_duration_since(now), places.len() - number);
-            tally.asked += 1;
-            *why = format!("{} does not answer in time", place.address);
-            match self.peers.ask(place, &question, now + time).await {
+            trail.why = format!("{} does not answer in time", place.address);
+            match self.peers.ask(place, &question, now + time, pass).await {
                 Ok(Answer::Body(body, permit)) => return Round::Found(body, permit),
                 Ok(Answer::Stranger) => {
-                    *why = format!("{} does not let this bookie in (settings connect.*)", place.address)
+                    trail.why = format!("{} does not let this bookie in (settings connect.*)", place.address)
                 }
-                Ok(Answer::Status(status)) => {
-                    *why = format!("{} answers {status:?}", place.address);
-                    match Hearsay::of(status, wanted.fence.is_some()) {
+                Ok(Answer::Word(status, hearsay)) => {
+                    trail.why = format!("{} answers {status:?}", place.address);
+                    match hearsay {
                         Hearsay::Denied => return Round::Denied,
                         Hearsay::Damaged => tally.damaged += 1,
                         Hearsay::Nothing => {}
                     }
                 }
-                Err(error) => *why = format!("{}: {error}", place.address),
+                Err(error) => {
+                    trail.why = format!("{}: {error}", place.address);
+                    if let NoAnswer::Crowded(crowd) = error {
+                        tally.unasked += 1;
+                        crowded.get_or_insert(crowd);
+                        continue;
+                    }
+                }
             }
+            tally.asked += 1;
         }
-        if tally.is_damage() { Round::Damaged } else { Round::Nothing }
+        match crowded {
+            Some(crowd) => Round::Crowded(crowd),
+            None if tally.is_damage() => Round::Damaged,
+            None => Round::Nothing,
+        }
     }
 
     fn complain(&self, ledger: LedgerId, why: &str) {

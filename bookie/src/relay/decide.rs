@@ -33,6 +33,11 @@ impl ClosedLedger {
         self.quorums.write_set(entry).any(|index| segment.ensemble.get(index) == Some(member))
     }
 
+    /// Whether it is a member.
+    pub(crate) fn names(&self, member: &BookieId) -> bool {
+        self.segments.iter().any(|segment| segment.ensemble.contains(member))
+    }
+
     /// The members that hold an entry, in the order in which readers ask them, each once and without `me`.
     pub(crate) fn holders(&self, entry: EntryId, me: &BookieId) -> Vec<BookieId> {
         let after = self.segments.partition_point(|segment| segment.first_entry <= entry);
@@ -85,11 +90,11 @@ pub(crate) enum Hearsay {
 
 impl Hearsay {
     /// What `status` says in answer to a read that did or did not show a key.
-    pub(crate) fn of(status: Status, fencing: bool) -> Self {
+    pub(crate) fn of(status: Status, fenced: bool) -> Self {
         match status {
             Status::Io => Self::Damaged,
             // Without a key it is this bookie that the member does not let in, and not its caller.
-            Status::Unauthorized if fencing => Self::Denied,
+            Status::Unauthorized if fenced => Self::Denied,
             _ => Self::Nothing,
         }
     }
@@ -98,7 +103,7 @@ impl Hearsay {
 /// What a round of questions to the members of an entry came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tally {
-    /// Members nobody knows the address of.
+    /// Members nobody knows the address of, and places with too many questions already.
     pub(crate) unasked: usize,
     pub(crate) asked: usize,
     pub(crate) damaged: usize,
@@ -109,6 +114,16 @@ impl Tally {
     pub(crate) fn is_damage(self) -> bool {
         self.asked > 0 && self.damaged == self.asked && self.unasked == 0
     }
+}
+
+/// How many of `turns` may be under way at one place: one that is slow or dead leaves the others to those who ask elsewhere.
+pub(crate) fn place_part(turns: usize) -> usize {
+    (turns / 2).max(1)
+}
+
+/// Whether one of `turns` may go to what could be asked for again: while others may come for the `free` ones, half are theirs.
+pub(crate) fn has_spare(free: usize, turns: usize) -> bool {
+    free > turns.div_ceil(2)
 }
 
 /// The time that one of `places` that are left to ask may take: an equal share of what is left. The others may have the entry.
@@ -153,6 +168,7 @@ mod tests {
         assert_eq!(names(&ledger.holders(entry(12), &me)), ["d", "b"]);
         assert_eq!(names(&ledger.holders(entry(12), &id("d"))), ["b"]);
         assert_eq!(ledger.members(), 6);
+        assert!(ledger.names(&id("d")) && !ledger.names(&me));
         assert_eq!(ClosedLedger::of(&open(&["a"], 1)), None, "its end may still move");
     }
 
@@ -201,6 +217,13 @@ mod tests {
         let tally = |unasked, asked, damaged| Tally { unasked, asked, damaged }.is_damage();
         assert!(tally(0, 1, 1) && tally(0, 3, 3));
         assert!(!tally(0, 3, 2) && !tally(1, 2, 2) && !tally(0, 0, 0) && !tally(3, 0, 0));
+    }
+
+    #[test]
+    fn what_need_not_be_leaves_half_of_the_turns() {
+        assert!(has_spare(16, 16) && has_spare(9, 16) && !has_spare(8, 16) && !has_spare(0, 16));
+        assert!(!has_spare(1, 1) && !has_spare(1, 2) && has_spare(3, 3) && !has_spare(2, 3));
+        assert_eq!([1, 2, 3, 16].map(place_part), [1, 1, 1, 8]);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What is known of ledgers that were dropped: where they are now. Kept for a short time, because callers ask for one entry after
-//! the other.
+//! the other; and used for longer while metadata gives no answer, because members rarely change, and one that has not got an
+//! entry any more only says so, which is told to nobody.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,6 +20,10 @@ const KEPT: Duration = Duration::from_secs(30);
 const ABSENCE_KEPT: Duration = Duration::from_secs(5);
 /// How long metadata is believed to hold the bookie's cluster.
 const CLUSTER_KEPT: Duration = Duration::from_secs(30);
+/// How long metadata may take when there is older knowledge.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How long it is not asked then about what is known, once it gave no answer.
+const SILENCE: Duration = Duration::from_secs(1);
 const LEDGERS_MAX: usize = 4096;
 /// Names of members in all ledgers together: some six MiB.
 const MEMBERS_MAX: usize = 64 * 1024;
@@ -34,6 +39,8 @@ pub(super) enum Knowledge {
         /// Whether it is the bookie's own ledger for sure: read by a quorum, in the cluster that the bookie started in. What is not may
         /// be another of the same id, of a cluster that was made anew in the same place.
         proven: bool,
+        /// Whether metadata was to be asked and gave no answer: its members may have changed, but not its end.
+        old: bool,
     },
     /// It does not exist, by proof.
     Absent,
@@ -117,6 +124,8 @@ pub(super) struct KnownLedgers {
     confirmed: Mutex<Option<Instant>>,
     /// One asks, others wait.
     confirming: tokio::sync::Mutex<()>,
+    /// Until when metadata is not asked about what is known, since it gave no answer.
+    silent: Mutex<Option<Instant>>,
 }
 
 impl KnownLedgers {
@@ -130,6 +139,7 @@ impl KnownLedgers {
             looks: Semaphore::new(LOOKS_MAX),
             confirmed: Mutex::default(),
             confirming: tokio::sync::Mutex::default(),
+            silent: Mutex::default(),
         }
     }
 
@@ -162,11 +172,60 @@ impl KnownLedgers {
         if is_mine { Ok(()) } else { Err(Unknown::OtherCluster) }
     }
 
-    /// What is known of a ledger, from what is kept or by a look at its metadata. Cancel-safe.
+    /// What is known of a ledger, from what is kept or by a look at its metadata; without an answer of metadata what it said before.
+    /// Cancel-safe.
     ///
     /// # Errors
-    /// When metadata gives no answer that counts.
+    /// When metadata gives no answer that counts, and nothing is known.
     pub(super) async fn get(&self, ledger: LedgerId) -> Result<Knowledge, Unknown> {
+        self.or_older(ledger, self.look(ledger)).await
+    }
+
+    /// What is known of a ledger by a quorum read of its metadata that began no earlier than `since`; without an answer of metadata
+    /// what it said before, which is marked as old. Cancel-safe.
+    ///
+    /// # Errors
+    /// As [`KnownLedgers::get`].
+    pub(super) async fn prove(&self, ledger: LedgerId, since: Instant) -> Result<Knowledge, Unknown> {
+        self.or_older(ledger, self.look_by_proof(ledger, since)).await
+    }
+
+    async fn or_older(
+        &self,
+        ledger: LedgerId,
+        look: impl Future<Output = Result<Knowledge, Unknown>>,
+    ) -> Result<Knowledge, Unknown> {
+        let Some(older) = self.older(ledger) else { return look.await };
+        if self.silent().is_some_and(|until| until > Instant::now()) {
+            return Ok(older);
+        }
+        match tokio::time::timeout(PATIENCE, look).await {
+            Ok(Err(Unknown::Metadata(_))) | Err(_) => {
+                *self.silent() = Some(Instant::now() + SILENCE);
+                // Others may have learned meanwhile that this is not the bookie's cluster.
+                self.older(ledger).ok_or(Unknown::OtherCluster)
+            }
+            Ok(answer) => answer,
+        }
+    }
+
+    fn silent(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.silent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is kept of a closed ledger, however old, as long as the last word of metadata was that it holds the bookie's cluster.
+    fn older(&self, ledger: LedgerId) -> Option<Knowledge> {
+        self.confirmed_for(Duration::MAX).then_some(())?;
+        match &self.lock().ledgers.get(&ledger)?.knowledge {
+            Knowledge::Closed { ledger, proven, .. } => {
+                Some(Knowledge::Closed { ledger: ledger.clone(), proven: *proven, old: true })
+            }
+            // It may be another's by now.
+            Knowledge::Absent => None,
+        }
+    }
+
+    async fn look(&self, ledger: LedgerId) -> Result<Knowledge, Unknown> {
         self.confirm().await?;
         if let Some(known) = self.kept(ledger, None) {
             return Ok(known);
@@ -183,18 +242,15 @@ impl KnownLedgers {
             if let Some(record) = self.ledgers.get(ledger).await?
                 && let Some(closed) = ClosedLedger::of(&record.metadata)
             {
-                return Ok(self.keep(ledger, Knowledge::Closed { ledger: Arc::new(closed), proven: false }, began));
+                let closed = Knowledge::Closed { ledger: Arc::new(closed), proven: false, old: false };
+                return Ok(self.keep(ledger, closed, began));
             }
             began
         };
-        self.prove(ledger, began).await
+        self.look_by_proof(ledger, began).await
     }
 
-    /// What is known of a ledger by a quorum read of its metadata that began no earlier than `since`. Cancel-safe.
-    ///
-    /// # Errors
-    /// As [`KnownLedgers::get`].
-    pub(super) async fn prove(&self, ledger: LedgerId, since: Instant) -> Result<Knowledge, Unknown> {
+    async fn look_by_proof(&self, ledger: LedgerId, since: Instant) -> Result<Knowledge, Unknown> {
         // The semaphore is never closed.
         let _turn = self.looks.acquire().await.ok();
         if let Some(known) = self.kept(ledger, Some(since)) {
@@ -204,7 +260,7 @@ impl KnownLedgers {
         let found = self.ledgers.get_quorum(ledger).await?;
         let knowledge = match found {
             Some(record) => match ClosedLedger::of(&record.metadata) {
-                Some(closed) => Knowledge::Closed { ledger: Arc::new(closed), proven: true },
+                Some(closed) => Knowledge::Closed { ledger: Arc::new(closed), proven: true, old: false },
                 None => return Err(Unknown::NotClosed),
             },
             None => Knowledge::Absent,
@@ -244,7 +300,7 @@ mod tests {
         let ensemble = vec![BookieId::new("a").unwrap(); members];
         let open = LedgerMetadata::open(quorums, ensemble, DigestType::Crc32c, Password::empty()).unwrap();
         let ledger = ClosedLedger::of(&open.closed(Some(EntryId::ZERO), 1).unwrap()).unwrap();
-        Knowledge::Closed { ledger: Arc::new(ledger), proven }
+        Knowledge::Closed { ledger: Arc::new(ledger), proven, old: false }
     }
 
     #[tokio::test(start_paused = true)]

@@ -21,6 +21,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, WriteHalf};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
+use super::decide::Hearsay;
+
 /// Open questions of one connection. A gateway reads no further than that either.
 const OPEN_MAX: usize = 128;
 /// Room for a read from the socket.
@@ -48,8 +50,8 @@ pub(super) struct Question {
 pub(super) enum Answer {
     /// The entry's body, verbatim, and the memory it is charged to.
     Body(Bytes, BytePermit),
-    /// Something else.
-    Status(Status),
+    /// Something else, and what it is worth as an answer to this very question.
+    Word(Status, Hearsay),
     /// This bookie is not let in: that is not about the ledger, nor about the key that was shown.
     Stranger,
 }
@@ -220,7 +222,7 @@ impl Link {
     }
 
     fn on_answer(&mut self, response: ResponseV3, mut permit: BytePermit) -> Result<(), Loss> {
-        let ResponseV3 { txn, operation, status, ledger, entry, payload } = response;
+        let ResponseV3 { txn, operation, status, is_named, ledger, entry, payload } = response;
         if operation != Operation::Read || txn >= self.next {
             return Err(broken("an answer that nobody asked for"));
         }
@@ -245,7 +247,9 @@ impl Link {
             (Status::Ok, _) => return Err(broken("it answered a read without an entry")),
             // Who does not come in is answered without a word about what was asked.
             (Status::Unauthorized, _) if ledger != ledger_id.as_i64() => Answer::Stranger,
-            (status, _) => Answer::Status(status),
+            // A number that nobody knows, or one about something else, says nothing of the entry.
+            (status, _) if !is_named || ledger != ledger_id.as_i64() => Answer::Word(status, Hearsay::Nothing),
+            (status, _) => Answer::Word(status, Hearsay::of(status, asked.question.fence.is_some())),
         };
         // Whoever asked may have given up.
         let _ = asked.answer.send(answer);

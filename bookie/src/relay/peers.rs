@@ -5,7 +5,8 @@
 //! one place, which is asked once.
 //!
 //! # Bounds
-//! [`LOOKUPS_MAX`] registrations are looked up at the same time. A place that takes no connection is tried by one of those who would ask
+//! [`LOOKUPS_MAX`] registrations are looked up at the same time. No more than a part of all questions is under way at one place: the
+//! others go on to the next one. A place that takes no connection is tried by one of those who would ask
 //! it, and again after a pause: the others go on to the next place at once.
 
 use std::collections::BTreeMap;
@@ -19,7 +20,7 @@ use common::net::Connector;
 use common::shutdown::TaskTree;
 use ledger::BookieId;
 use metadata::Bookies;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 
 use super::link::{Answer, Asked, Link, Question};
@@ -28,6 +29,10 @@ use super::link::{Answer, Asked, Link, Question};
 const ADDRESS_KEPT: Duration = Duration::from_secs(30);
 /// How long a member stays known to be registered nowhere.
 const ABSENCE_KEPT: Duration = Duration::from_secs(1);
+/// How long a member is believed to be where it was, after a look that found no metadata.
+const SILENCE_KEPT: Duration = Duration::from_secs(1);
+/// How long such a look may take where the member is known to have been somewhere.
+const PATIENCE: Duration = Duration::from_millis(300);
 const ADDRESSES_MAX: usize = 4096;
 /// Registrations that are looked up at the same time.
 const LOOKUPS_MAX: usize = 16;
@@ -60,6 +65,36 @@ pub(super) enum NoAnswer {
     Lost,
     #[error("it took no connection a moment ago")]
     Refused,
+    #[error("too many others wait for it")]
+    Crowded(Crowd),
+}
+
+/// Those who wait for a place.
+#[derive(Clone, Debug)]
+pub(super) struct Crowd {
+    address: String,
+    places: Arc<Semaphore>,
+}
+
+/// What a question needs to be under way at a place.
+#[derive(Debug)]
+pub(super) struct Pass {
+    address: String,
+    _one: OwnedSemaphorePermit,
+}
+
+impl Crowd {
+    /// Waits in line for the place. Cancel-safe.
+    pub(super) async fn pass(&self) -> Option<Pass> {
+        // The semaphore is never closed.
+        let one = self.places.clone().acquire_owned().await.ok()?;
+        Some(Pass { address: self.address.clone(), _one: one })
+    }
+
+    fn try_pass(&self) -> Option<Pass> {
+        let one = self.places.clone().try_acquire_owned().ok()?;
+        Some(Pass { address: self.address.clone(), _one: one })
+    }
 }
 
 /// What a place is asked with.
@@ -71,6 +106,8 @@ pub(super) struct PeersParts {
     /// This bookie's own address, where nobody is asked.
     pub(super) own_address: String,
     pub(super) frame_bytes_max: usize,
+    /// Questions that may be under way at one place.
+    pub(super) place_part: usize,
     /// The longest that a question may take.
     pub(super) deadline: Duration,
     /// Counts connections.
@@ -101,6 +138,8 @@ pub(super) struct Peers {
     links: Mutex<BTreeMap<String, Line>>,
     /// Places that gave no answer lately.
     suspects: Mutex<BTreeMap<String, Instant>>,
+    /// What those who ask take a part of, by place.
+    crowds: Mutex<BTreeMap<String, Arc<Semaphore>>>,
     /// Places that took no connection lately.
     refused: Arc<Mutex<BTreeMap<String, Instant>>>,
 }
@@ -117,6 +156,7 @@ impl Peers {
             lookups: Semaphore::new(LOOKUPS_MAX),
             links: Mutex::default(),
             suspects: Mutex::default(),
+            crowds: Mutex::default(),
             refused: Arc::default(),
         }
     }
@@ -144,20 +184,17 @@ impl Peers {
         if let Some(found) = self.found(member) {
             return found.address;
         }
-        // The semaphore is never closed.
-        let _one = self.lookups.acquire().await.ok();
-        // Others may have looked meanwhile.
-        if let Some(found) = self.found(member) {
-            return found.address;
-        }
-        let address = match self.parts.bookies.get(member).await {
-            Ok(found) => found.map(|(info, _)| info.address),
-            Err(error) => {
-                tracing::debug!(%member, error = &error as &dyn std::error::Error, "look up a member to relay a read");
-                return lock(&self.addresses).get(member).and_then(|found| found.address.clone());
-            }
+        let older = lock(&self.addresses).get(member).and_then(|found| found.address.clone());
+        let looked = match older {
+            Some(_) => tokio::time::timeout(PATIENCE, self.look_up(member)).await.unwrap_or(None),
+            None => self.look_up(member).await,
         };
-        let kept = if address.is_some() { ADDRESS_KEPT } else { ABSENCE_KEPT };
+        let (address, kept) = match looked {
+            Some(address @ Some(_)) => (address, ADDRESS_KEPT),
+            Some(None) => (None, ABSENCE_KEPT),
+            // Not every read is to wait for that.
+            None => (Some(older?), SILENCE_KEPT),
+        };
         let mut addresses = lock(&self.addresses);
         if addresses.len() >= ADDRESSES_MAX {
             addresses.clear();
@@ -166,16 +203,57 @@ impl Peers {
         address
     }
 
+    /// The address of a member, if it has one; `None` without an answer of metadata.
+    async fn look_up(&self, member: &BookieId) -> Option<Option<String>> {
+        // The semaphore is never closed.
+        let _one = self.lookups.acquire().await.ok();
+        // Others may have looked meanwhile.
+        if let Some(found) = self.found(member) {
+            return Some(found.address);
+        }
+        match self.parts.bookies.get(member).await {
+            Ok(found) => Some(found.map(|(info, _)| info.address)),
+            Err(error) => {
+                tracing::debug!(%member, error = &error as &dyn std::error::Error, "look up a member to relay a read");
+                None
+            }
+        }
+    }
+
     /// Where a member was found, if that is still believed.
     fn found(&self, member: &BookieId) -> Option<Found> {
         lock(&self.addresses).get(member).filter(|found| found.fresh_until > Instant::now()).cloned()
     }
 
-    /// Asks a place. One that gives no answer in time is looked up anew the next time. Cancel-safe.
+    fn crowd(&self, address: &str) -> Crowd {
+        let mut crowds = lock(&self.crowds);
+        if crowds.len() >= LINKS_MAX && !crowds.contains_key(address) {
+            // Nobody asks there, or waits for it.
+            crowds.retain(|_, places| Arc::strong_count(places) > 1);
+        }
+        let places = crowds.entry(address.to_owned());
+        let places = places.or_insert_with(|| Arc::new(Semaphore::new(self.parts.place_part)));
+        Crowd { address: address.to_owned(), places: places.clone() }
+    }
+
+    /// Asks a place, with a `pass` if there is one for it. One that gives no answer in time is looked up anew the next time. Cancel-safe.
     ///
     /// # Errors
     /// When there is no answer.
-    pub(super) async fn ask(&self, place: &Place, question: &Question, until: Instant) -> Result<Answer, NoAnswer> {
+    pub(super) async fn ask(
+        &self,
+        place: &Place,
+        question: &Question,
+        until: Instant,
+        pass: &mut Option<Pass>,
+    ) -> Result<Answer, NoAnswer> {
+        let _pass = match pass.take_if(|pass| pass.address == place.address) {
+            Some(pass) => pass,
+            None => {
+                let crowd = self.crowd(&place.address);
+                crowd.try_pass().ok_or(NoAnswer::Crowded(crowd))?
+            }
+        };
         let asked = tokio::time::timeout_at(until, self.ask_line(&place.address, question, until)).await;
         let answer = asked.unwrap_or(Err(NoAnswer::Late));
         match &answer {

@@ -57,14 +57,14 @@ impl Outbox {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts an answer down; `permit` covers it until the peer has it. The writer is not woken: see [`Wake`].
-    pub(crate) fn put(&self, to: &ReplyTo, reply: &Reply, permit: Option<BytePermit>) {
+    /// Puts an answer down; `permits` cover it until the peer has it. The writer is not woken: see [`Wake`].
+    pub(crate) fn put(&self, to: &ReplyTo, reply: &Reply, permits: impl IntoIterator<Item = BytePermit>) {
         let mut state = self.lock();
         if state.failed {
             return;
         }
         to.encode(reply, &mut state.buffer);
-        if let Some(permit) = permit {
+        for permit in permits {
             merge(&mut state.permits, permit);
         }
     }

@@ -7,9 +7,11 @@
 
 use std::time::Duration;
 
+use common::metrics::Held;
 use ledger::{EntryId, LedgerId};
 use proto::{PollTarget, ReadTarget, Reply, ReplyTo, Status};
 use std::sync::Arc;
+use tokio::sync::SemaphorePermit;
 use tokio::time::Instant;
 
 use super::reads::{ReadJob, Reads};
@@ -42,7 +44,8 @@ impl Reads {
         // fill the budget that the reads of others wait for.
         // The wait is not the read's.
         let received = if job.patience.is_some() { self.server.store.clock.now() } else { job.received };
-        let (job, until) = (PollJob { received, ..job }, self.server.until(received));
+        let patience = job.patience.map(|patience| patience.min(PATIENCE_MAX).saturating_sub(received - job.received));
+        let (job, until) = (PollJob { received, patience, ..job }, self.server.until(received));
         let turn = async {
             let turn = self.batch_turn().await.ok_or(Status::Io)?;
             let is_taken = self.outbox.wait_for_room_to_answer().await;
@@ -77,14 +80,7 @@ impl Reads {
             }
             knows_fence
         };
-        // The semaphores are never closed: without a place there are too many.
-        let _place = self.server.polls.try_acquire().ok()?;
-        let own = self.polls.try_acquire().ok();
-        // Whoever has many may have more while there are enough for all.
-        if own.is_none() && self.server.polls.available_permits() < self.server.store.config.long_polls_max / 2 {
-            return None;
-        }
-        let _counted = self.server.store.metrics.long_polls.hold();
+        let _place = self.waiting_place()?;
         let mut ended = self.ended.subscribe();
         tokio::select! {
             biased;
@@ -94,6 +90,31 @@ impl Reads {
             () = tokio::time::sleep(patience) => {}
         }
         (slot.lock().last_confirmed > previous).then(|| self.server.store.clock.wall_ms())
+    }
+
+    /// Waits as long as a poll has time that no news can come for: it is told nothing new, and would ask again at once.
+    pub(super) async fn wait_in_vain(&self, job: &PollJob) {
+        let Some(patience) = job.patience else { return };
+        let Some(_place) = self.waiting_place() else { return };
+        let mut ended = self.ended.subscribe();
+        tokio::select! {
+            biased;
+            // An error means that the connection is gone.
+            _ = ended.wait_for(|ended| *ended) => {}
+            () = tokio::time::sleep_until(job.received + patience.min(PATIENCE_MAX)) => {}
+        }
+    }
+
+    /// A place among the polls that wait; `None`: there are too many.
+    fn waiting_place(&self) -> Option<(SemaphorePermit<'_>, Option<SemaphorePermit<'_>>, Held)> {
+        // The semaphores are never closed.
+        let place = self.server.polls.try_acquire().ok()?;
+        let own = self.polls.try_acquire().ok();
+        // Whoever has many may have more while there are enough for all.
+        if own.is_none() && self.server.polls.available_permits() < self.server.store.config.long_polls_max / 2 {
+            return None;
+        }
+        Some((place, own, self.server.store.metrics.long_polls.hold()))
     }
 
     async fn answer_next(&self, job: PollJob, slot: &LedgerSlot, confirmed_ms: Option<u64>) {

@@ -151,7 +151,7 @@ pub(super) struct Reads {
 impl Reads {
     pub(super) fn new(server: Arc<Server>, outbox: Arc<Outbox>) -> Arc<Self> {
         let polls = (server.store.config.long_polls_max / POLLS_PART).max(1);
-        let relays = Relays::new(server.relay.as_ref().map_or(0, |relay| relay.connection_turns()));
+        let relays = Relays::new(server.relay.as_deref());
         Arc::new_cyclic(|me| Self {
             server,
             outbox,
@@ -226,7 +226,7 @@ impl Reads {
         &self,
         job: &ReadJob,
         answer: Result<Fetched, Status>,
-        permit: Option<BytePermit>,
+        permits: impl IntoIterator<Item = BytePermit>,
         wakeups: &mut Wakeups,
     ) {
         let metrics = &self.server.store.metrics;
@@ -235,12 +235,18 @@ impl Reads {
             Ok(found) => metrics.read_found(job.end, found.body.len(), latency),
             Err(status) => metrics.read_not_found(*status, latency),
         }
-        self.put(&job.to, &job.reply(answer), permit, wakeups);
+        self.put(&job.to, &job.reply(answer), permits, wakeups);
     }
 
     /// Puts the answer to an open read down.
-    pub(super) fn put(&self, to: &ReplyTo, reply: &Reply, permit: Option<BytePermit>, wakeups: &mut Wakeups) {
-        self.outbox.put(to, reply, permit);
+    pub(super) fn put(
+        &self,
+        to: &ReplyTo,
+        reply: &Reply,
+        permits: impl IntoIterator<Item = BytePermit>,
+        wakeups: &mut Wakeups,
+    ) {
+        self.outbox.put(to, reply, permits);
         self.outbox.close_read();
         wakeups.add(&self.outbox);
     }
@@ -441,8 +447,13 @@ impl Reads {
 
     /// Answers a read that holds the turn of its entry, and has those served that wait for it: beside others, because each of them has
     /// time of its own.
-    pub(super) fn finish(&self, job: ReadJob, answer: Result<Fetched, Status>, permit: Option<BytePermit>) {
-        self.answer(&job, answer, permit, &mut Wakeups::default());
+    pub(super) fn finish(
+        &self,
+        job: ReadJob,
+        answer: Result<Fetched, Status>,
+        permits: impl IntoIterator<Item = BytePermit>,
+    ) {
+        self.answer(&job, answer, permits, &mut Wakeups::default());
         if let Some(next) = self.next_turn(&job.key()) {
             self.spawn_for(async move |reads| reads.serve_in_turn(next).await);
         }
