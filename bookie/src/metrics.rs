@@ -81,7 +81,7 @@ const LONG_POLLS: Def =
     Def::new("thermocline_bookie_long_polls", "Reads that wait for a higher last-add-confirmed of their ledger.");
 const RELAYED: Def = Def::new(
     "thermocline_bookie_relayed_reads",
-    "Reads of ledgers that moved away, by what their present members made of them; unanswered: too many requests was told when the time was over.",
+    "Reads of ledgers that moved away, by what their present members made of them; unanswered: too many requests, or unknown, was told.",
 );
 const RELAY_SECONDS: Def = Def::new(
     "thermocline_bookie_relay_seconds",

@@ -141,8 +141,10 @@ fn config() -> BookieConfig {
         collect_interval: Span::secs(3),
         recovery_grace: Span::secs(2),
         registration_ttl: Span::secs(2),
-        // What a bookie dropped is unknown here: the judge reads each tier for itself.
-        relay_concurrency: 0,
+        // Few turns, so that they are fought for. No gateway speaks the bookies' protocol here: what is in the cold tier alone is too
+        // many requests by a bookie's word, and what another bookie has is its answer.
+        relay_concurrency: 16,
+        relay_deadline: Span::millis(500),
         ..BookieConfig::default()
     }
 }
