@@ -6,6 +6,7 @@ use bytes::Bytes;
 use common::budget::BytePermit;
 use ledger::{BookieId, EntryId, LedgerId};
 use metadata::Bookies;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::RelayParts;
@@ -35,6 +36,8 @@ impl Copies {
             own_address: parts.address.clone(),
             frame_bytes_max: config.frame_bytes_max.as_usize(),
             deadline: config.relay_deadline.duration(),
+            // Whoever repairs bounds what is asked.
+            place_part: Semaphore::MAX_PERMITS,
             connections: parts.store.metrics.relay_connections.clone(),
         });
         Self { me: parts.me.clone(), peers, patience: config.relay_deadline.duration() }
@@ -57,12 +60,12 @@ impl Copies {
         for (number, place) in places.iter().enumerate() {
             let now = Instant::now();
             let time = share(until.saturating_duration_since(now), places.len() - number);
-            why = match self.peers.ask(place, &question, now + time).await {
+            why = match self.peers.ask(place, &question, now + time, &mut None).await {
                 Ok(Answer::Body(body, permit)) => match sound(&body) {
                     Ok(()) => return Ok((body, permit)),
                     Err(what) => format!("{}: {what}", place.address),
                 },
-                Ok(Answer::Status(status)) => format!("{} answers {status:?}", place.address),
+                Ok(Answer::Word(status, _)) => format!("{} answers {status:?}", place.address),
                 Ok(Answer::Stranger) => format!("{} does not let this bookie in (settings connect.*)", place.address),
                 Err(error) => format!("{}: {error}", place.address),
             };
