@@ -63,6 +63,10 @@ const STATE: Def = Def::new(
     "thermocline_bookie_state",
     "1 for the state the bookie is in: writable, read-only (until there is space again, or a stalled journal moves), failed (read-only until a restart), limbo (read-only until it knows which ledgers may have lost entries here).",
 );
+const DISK_ERRORS: Def = Def::new(
+    "thermocline_bookie_disk_errors",
+    "Operations of the index, the journal or for a read of the disk that failed for another reason than missing space: a device that fails.",
+);
 const STALLED: Def = Def::new(
     "thermocline_bookie_stalled_operations",
     "Operations of the index, the journal or for a read of the disk that take longer than 5 seconds.",
@@ -407,6 +411,7 @@ impl Metrics {
             };
             Some(f64::from(now == state))
         });
+        set.counters(DISK_ERRORS, store.stalls.errors());
         let watched = Arc::downgrade(store);
         let stalled = move |cause| watched.upgrade().map(|store| store.stalls.of(cause));
         let seconds = stalled.clone();

@@ -7,11 +7,12 @@
 mod watched;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use std::{fmt, io};
 
 use common::labels;
+use common::metrics::{By, Counter};
 use tokio::time::Instant;
 
 pub(crate) use watched::{WatchedDisk, WatchedIndex};
@@ -67,6 +68,8 @@ impl fmt::Display for Stall {
 #[derive(Clone, Debug, Default)]
 pub struct Stalls {
     running: Arc<Mutex<Running>>,
+    /// Operations that failed for another reason than missing space or a missing name.
+    errors: Arc<By<StallCause, Counter>>,
 }
 
 #[derive(Debug, Default)]
@@ -96,6 +99,42 @@ impl Stalls {
         let id = running.next;
         running.begun.entry(cause).or_default().insert(id, Instant::now());
         Operation { stalls: self.clone(), cause, id }
+    }
+
+    /// Does an operation, noted.
+    async fn watch<T>(&self, cause: StallCause, work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
+        let _noted = self.begin(cause);
+        let answer = work.await;
+        self.note(cause, &answer);
+        answer
+    }
+
+    /// Counts an answer that says of the device that something is wrong with it.
+    fn note<T>(&self, cause: StallCause, answer: &io::Result<T>) {
+        use io::ErrorKind as Kind;
+        let Err(error) = answer else { return };
+        // Of names, of space, and of the length of a file: who asked knows what to make of those.
+        let ordinary = [
+            Kind::NotFound,
+            Kind::AlreadyExists,
+            Kind::StorageFull,
+            Kind::QuotaExceeded,
+            Kind::FileTooLarge,
+            Kind::InvalidData,
+            Kind::UnexpectedEof,
+        ];
+        if !ordinary.contains(&error.kind()) {
+            self.failed(cause);
+        }
+    }
+
+    fn failed(&self, cause: StallCause) {
+        self.errors.of(cause).inc();
+    }
+
+    /// Operations that failed, as a sign of a device that fails.
+    pub(crate) fn errors(&self) -> &By<StallCause, Counter> {
+        &self.errors
     }
 
     /// What stalls now, each cause once.
@@ -190,6 +229,22 @@ mod tests {
         assert_eq!(stalls.of(StallCause::Index), None);
         let told = stalls.now()[0].to_string();
         assert_eq!(told, "the disk that is read from has not answered for 5 s (1 operations wait)");
+    }
+
+    #[test]
+    fn errors_of_a_device_are_counted_and_those_of_names_and_space_are_not() {
+        let stalls = Stalls::default();
+        let causes = [StallCause::Index, StallCause::Journal, StallCause::Read];
+        let count = |stalls: &Stalls| causes.map(|cause| stalls.errors().of(cause).get());
+        for kind in [io::ErrorKind::NotFound, io::ErrorKind::StorageFull, io::ErrorKind::UnexpectedEof] {
+            stalls.note::<()>(StallCause::Read, &Err(kind.into()));
+        }
+        stalls.note(StallCause::Read, &Ok(()));
+        assert_eq!(count(&stalls), [0, 0, 0]);
+        stalls.note::<()>(StallCause::Journal, &Err(io::Error::other("EIO")));
+        stalls.note::<()>(StallCause::Read, &Err(io::Error::from_raw_os_error(5)));
+        stalls.failed(StallCause::Index);
+        assert_eq!(count(&stalls), [1, 1, 1]);
     }
 
     #[test]

@@ -30,53 +30,43 @@ impl WatchedDisk {
 #[async_trait]
 impl Disk for WatchedDisk {
     async fn create_dir(&self, dir: &Path) -> io::Result<()> {
-        let _noted = self.stalls.begin(StallCause::Journal);
-        self.inner.create_dir(dir).await
+        self.stalls.watch(StallCause::Journal, self.inner.create_dir(dir)).await
     }
 
     async fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
-        let _noted = self.stalls.begin(StallCause::Read);
-        self.inner.list(dir).await
+        self.stalls.watch(StallCause::Read, self.inner.list(dir)).await
     }
 
     async fn read_file(&self, path: &Path, bytes_max: usize) -> io::Result<Option<Vec<u8>>> {
-        let _noted = self.stalls.begin(StallCause::Read);
-        self.inner.read_file(path, bytes_max).await
+        self.stalls.watch(StallCause::Read, self.inner.read_file(path, bytes_max)).await
     }
 
     async fn write_file(&self, path: &Path, content: &[u8]) -> io::Result<()> {
-        let _noted = self.stalls.begin(StallCause::Journal);
-        self.inner.write_file(path, content).await
+        self.stalls.watch(StallCause::Journal, self.inner.write_file(path, content)).await
     }
 
     async fn create(&self, path: &Path, bytes: u64) -> io::Result<Arc<dyn DiskFile>> {
-        let _noted = self.stalls.begin(StallCause::Journal);
-        self.inner.create(path, bytes).await.map(|file| self.file(file))
+        self.stalls.watch(StallCause::Journal, self.inner.create(path, bytes)).await.map(|file| self.file(file))
     }
 
     async fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        let _noted = self.stalls.begin(StallCause::Read);
-        self.inner.open(path).await.map(|file| self.file(file))
+        self.stalls.watch(StallCause::Read, self.inner.open(path)).await.map(|file| self.file(file))
     }
 
     async fn remove(&self, path: &Path) -> io::Result<()> {
-        let _noted = self.stalls.begin(StallCause::Journal);
-        self.inner.remove(path).await
+        self.stalls.watch(StallCause::Journal, self.inner.remove(path)).await
     }
 
     async fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        let _noted = self.stalls.begin(StallCause::Journal);
-        self.inner.sync_dir(dir).await
+        self.stalls.watch(StallCause::Journal, self.inner.sync_dir(dir)).await
     }
 
     async fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
-        let _noted = self.stalls.begin(StallCause::Read);
-        self.inner.free_bytes(dir).await
+        self.stalls.watch(StallCause::Read, self.inner.free_bytes(dir)).await
     }
 
     async fn total_bytes(&self, dir: &Path) -> io::Result<u64> {
-        let _noted = self.stalls.begin(StallCause::Read);
-        self.inner.total_bytes(dir).await
+        self.stalls.watch(StallCause::Read, self.inner.total_bytes(dir)).await
     }
 }
 
@@ -89,22 +79,24 @@ struct WatchedFile {
 impl DiskFile for WatchedFile {
     async fn write(&self, offset: u64, buffer: AlignedBuffer, sync: bool) -> (AlignedBuffer, io::Result<()>) {
         let _noted = self.stalls.begin(StallCause::Journal);
-        self.inner.write(offset, buffer, sync).await
+        let (buffer, written) = self.inner.write(offset, buffer, sync).await;
+        self.stalls.note(StallCause::Journal, &written);
+        (buffer, written)
     }
 
     async fn read(&self, ranges: Vec<Range<u64>>) -> Vec<io::Result<Bytes>> {
         let _noted = self.stalls.begin(StallCause::Read);
-        self.inner.read(ranges).await
+        let answers = self.inner.read(ranges).await;
+        answers.iter().for_each(|answer| self.stalls.note(StallCause::Read, answer));
+        answers
     }
 
     async fn sync(&self) -> io::Result<()> {
-        let _noted = self.stalls.begin(StallCause::Journal);
-        self.inner.sync().await
+        self.stalls.watch(StallCause::Journal, self.inner.sync()).await
     }
 
     async fn set_len(&self, bytes: u64) -> io::Result<()> {
-        let _noted = self.stalls.begin(StallCause::Journal);
-        self.inner.set_len(bytes).await
+        self.stalls.watch(StallCause::Journal, self.inner.set_len(bytes)).await
     }
 
     fn overlaps(&self) -> bool {
@@ -112,8 +104,7 @@ impl DiskFile for WatchedFile {
     }
 
     async fn facts(&self) -> io::Result<FileFacts> {
-        let _noted = self.stalls.begin(StallCause::Read);
-        self.inner.facts().await
+        self.stalls.watch(StallCause::Read, self.inner.facts()).await
     }
 }
 
@@ -133,16 +124,28 @@ impl WatchedIndex {
 impl Index for WatchedIndex {
     async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         let _noted = self.stalls.begin(StallCause::Index);
-        self.inner.get(key).await
+        let answer = self.inner.get(key).await;
+        if answer.as_ref().is_err_and(|error| !error.is_index_full()) {
+            self.stalls.failed(StallCause::Index);
+        }
+        answer
     }
 
     async fn scan(&self, prefix: &[u8], after: Option<&[u8]>, limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error> {
         let _noted = self.stalls.begin(StallCause::Index);
-        self.inner.scan(prefix, after, limit).await
+        let answer = self.inner.scan(prefix, after, limit).await;
+        if answer.as_ref().is_err_and(|error| !error.is_index_full()) {
+            self.stalls.failed(StallCause::Index);
+        }
+        answer
     }
 
     async fn write(&self, batch: Vec<Write>) -> Result<(), Error> {
         let _noted = self.stalls.begin(StallCause::Index);
-        self.inner.write(batch).await
+        let answer = self.inner.write(batch).await;
+        if answer.as_ref().is_err_and(|error| !error.is_index_full()) {
+            self.stalls.failed(StallCause::Index);
+        }
+        answer
     }
 }
