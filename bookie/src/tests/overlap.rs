@@ -68,7 +68,7 @@ fn watch_answers(mut wire: Wire, gate: &GatedDisk) -> (Arc<AtomicU64>, tokio::ta
     (answered, task)
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn answers_come_in_order_whatever_the_disk_does_first() {
     for seed in 0..20 {
         let (world, rng) = (world(4), Rng::seeded(seed));
@@ -105,7 +105,7 @@ async fn answers_come_in_order_whatever_the_disk_does_first() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn one_write_at_a_time_where_that_is_wanted() {
     let world = world(1);
     let gate = GatedDisk::new(&world.disk);
@@ -164,7 +164,7 @@ async fn cut_off(world: World, seed: u64) -> (World, u64) {
     (World { disk, index, ..world }, acknowledged)
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_was_acknowledged_is_there_whatever_else_came_to_the_disk() {
     let mut holes = 0;
     for seed in 0..60 {
@@ -197,7 +197,7 @@ async fn what_was_acknowledged_is_there_whatever_else_came_to_the_disk() {
     assert!(holes >= 10, "{holes}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn dropped_groups_stay_away_while_the_index_has_no_space() {
     let mut tried = 0;
     for seed in 0..40 {
@@ -229,7 +229,7 @@ async fn dropped_groups_stay_away_while_the_index_has_no_space() {
     assert!(tried >= 5, "{tried}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn one_failed_sync_fails_all_that_is_not_answered() {
     let world = world(4);
     let gate = GatedDisk::new(&world.disk);
@@ -278,7 +278,7 @@ async fn burst(settled: bool) -> World {
     World { disk, index, ..world }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn damage_before_a_rest_of_the_journal_is_refused() {
     let world = burst(true).await;
     let (path, file) = world.segment_files().swap_remove(0);
@@ -300,7 +300,7 @@ async fn damage_before_a_rest_of_the_journal_is_refused() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn damage_in_the_last_groups_is_refused_or_cut_and_never_served() {
     let world = burst(false).await;
     let (path, file) = world.segment_files().swap_remove(0);
@@ -324,7 +324,7 @@ async fn damage_in_the_last_groups_is_refused_or_cut_and_never_served() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_damaged_length_costs_no_memory() {
     let mut world = world(4);
     world.config.segment_bytes = ByteSize::mib(32);
