@@ -141,21 +141,25 @@ impl Collector {
         let (mut picked, undecided) = self.pick(&mut cursor).await;
         report.segments = picked.len() as u64;
         let mut hints = self.ask(undecided, &mut report).await;
+        // What was found before an answer failed is proved all the same: the first proof that fails ends that.
+        let cut = std::mem::take(&mut report.cut_short);
         let mut deleted = self.prove_deleted(std::mem::take(&mut hints.absent), &mut report).await;
-        if !deleted.is_empty() && !self.is_my_cluster().await {
+        report.cut_short |= cut;
+        if !deleted.is_empty() && !self.is_my_cluster(&mut report).await {
             report.ledgers_unknown += deleted.len() as u64;
             deleted.clear();
         }
         self.decide(&deleted, &mut report).await?;
         self.drop_dead(&mut picked, &mut report).await?;
+        if report.cut_short {
+            *cursor = begin;
+        }
+        // Locks that cannot be had keep nobody from asking about the ledgers behind these.
         if !report.cut_short {
             self.drop_elsewhere(&hints.elsewhere, &mut report).await?;
             self.drop_dead(&mut picked, &mut report).await?;
         } else {
             report.ledgers_unknown += hints.elsewhere.len() as u64;
-        }
-        if report.cut_short {
-            *cursor = begin;
         }
         if report.ledgers_unknown > 0 {
             tracing::warn!(
@@ -290,7 +294,7 @@ impl Collector {
     }
 
     /// Whether the store still holds the cluster this bookie started in. Asked after the answers it is to confirm.
-    async fn is_my_cluster(&self) -> bool {
+    async fn is_my_cluster(&self, report: &mut CollectReport) -> bool {
         let found = Cluster::open(&*self.metadata).await;
         if matches!(&found, Ok(Some(found)) if *found == self.instance) {
             self.told_no_cluster.store(false, Ordering::Relaxed);
@@ -299,6 +303,7 @@ impl Collector {
         let mine = &self.instance;
         match found {
             Err(error) => {
+                report.cut_short = true;
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(error, "whose ledgers metadata holds is unknown; no ledger is dropped now");
             }

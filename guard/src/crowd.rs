@@ -34,7 +34,7 @@ impl Crowds {
 
     /// Counts a greeting of a peer; `None` when its host has too many.
     pub(crate) fn enter(&self, peer: &str) -> Option<Counted> {
-        let host = peer_host(peer).to_owned();
+        let host = peer_host(peer);
         let mut counts = lock(&self.counts);
         let count = counts.entry(host.clone()).or_default();
         if *count >= self.max {

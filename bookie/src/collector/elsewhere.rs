@@ -37,7 +37,7 @@ impl Collector {
     /// Drops those of `gone` that are proved to live elsewhere.
     pub(super) async fn drop_elsewhere(&self, gone: &[LedgerId], report: &mut CollectReport) -> Result<(), Error> {
         // Before the first lock: those of another cluster are not this bookie's to take.
-        if !gone.is_empty() && !self.is_my_cluster().await {
+        if !gone.is_empty() && !self.is_my_cluster(report).await {
             report.ledgers_unknown += gone.len() as u64;
             return Ok(());
         }
@@ -46,9 +46,16 @@ impl Collector {
             && !self.tasks.is_stopping()
             && let Some(batch) = batches.next()
         {
-            let lease = match self.metadata.grant_lease(self.lease_ttl()).await {
-                Ok(lease) => lease,
-                Err(error) => {
+            // A lease that nobody waits for any more ends by itself.
+            let granted = self.metadata.grant_lease(self.lease_ttl());
+            let lease = match self.tasks.token().run_until_cancelled(granted).await {
+                None => {
+                    report.ledgers_unknown += batch.len() as u64;
+                    report.cut_short = true;
+                    break;
+                }
+                Some(Ok(lease)) => lease,
+                Some(Err(error)) => {
                     nothing_known(batch.len(), &error, report);
                     continue;
                 }
@@ -70,9 +77,16 @@ impl Collector {
     }
 
     async fn drop_under(&self, batch: &[LedgerId], lease: LeaseId, report: &mut CollectReport) -> Result<(), Error> {
-        let locked = match self.repair.lock(batch, &self.me, lease).await {
-            Ok(locked) => locked,
-            Err(error) => {
+        // Locks that were taken meanwhile end with the lease, which is given back in any case.
+        let locked = self.tasks.token().run_until_cancelled(self.repair.lock(batch, &self.me, lease)).await;
+        let locked = match locked {
+            None => {
+                report.ledgers_unknown += batch.len() as u64;
+                report.cut_short = true;
+                return Ok(());
+            }
+            Some(Ok(locked)) => locked,
+            Some(Err(error)) => {
                 nothing_known(batch.len(), &error, report);
                 return Ok(());
             }
@@ -89,7 +103,7 @@ impl Collector {
         if verdicts.is_empty() {
             return Ok(());
         }
-        let mine = self.is_my_cluster().await;
+        let mine = self.is_my_cluster(report).await;
         // Asked last: whoever has the lease now had the locks while metadata was read.
         if !mine || self.metadata.keep_alive(lease).await.is_err() {
             report.ledgers_unknown += verdicts.len() as u64;

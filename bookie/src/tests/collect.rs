@@ -135,6 +135,28 @@ async fn without_an_answer_from_metadata_everything_is_kept() {
 }
 
 #[tokio::test]
+async fn one_answer_that_fails_does_not_keep_what_others_have_proved() {
+    let store = Arc::new(FaultyStore::scripted(Arc::new(MemoryStore::new())));
+    let world = World { metadata: store.clone(), ..World::new() };
+    let running = world.start().await;
+    let mut wire = running.connect().await;
+    for l in [1, 2] {
+        wire.fill(&running, l, 0, 2).await;
+    }
+    store.fail_next_on(&layout::ledger_key(ledger(2)), FaultKind::FailRead);
+    let report = running.bookie.collect_now().await.unwrap();
+    assert_eq!((report.ledgers_deleted, report.ledgers_unknown, report.cut_short), (1, 1, true));
+    assert!(report.segments_removed >= 1, "{report:?}");
+    let report = running.bookie.collect_now().await.unwrap();
+    assert_eq!(
+        (report.ledgers_deleted, report.ledgers_unknown, report.cut_short),
+        (1, 0, false),
+        "the next run asks again"
+    );
+    running.stop().await;
+}
+
+#[tokio::test]
 async fn a_removed_cluster_says_nothing_about_its_ledgers() {
     let world = World::new();
     let (running, mut wire, end) = filled(&world, 1).await;

@@ -35,7 +35,7 @@ impl Hosts {
 
     /// That of a peer; it is known for as long as somebody has it.
     pub(super) fn of(&self, peer: &str) -> Arc<Host> {
-        let name = peer_host(peer);
+        let name = &*peer_host(peer);
         let mut known = lock(&self.known);
         if let Some(host) = known.get(name).and_then(Weak::upgrade) {
             return host;
