@@ -321,10 +321,6 @@ impl Collector {
         let store = &self.store;
         let grace_ms = u64::try_from(store.config.recovery_grace.duration().as_millis()).unwrap_or(u64::MAX);
         for batch in verdicts.chunks(VERDICT_BATCH) {
-            // What stays of them here until its segment goes is still read, and tells how far the ledger is confirmed.
-            let gone = batch.iter().filter(|verdict| verdict.tombstone == Tombstone::Gone);
-            let ends: Vec<_> = gone.map(|verdict| (verdict.ledger, verdict.last)).collect();
-            store.confirm_ends(&ends).await?;
             let one_writer = store.tombstones.one_writer().await;
             for verdict in batch {
                 let slot = store.slot(verdict.ledger).await?;

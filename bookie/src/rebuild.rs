@@ -6,9 +6,11 @@
 //! nothing as absent until then (`limbo.rs`).
 //!
 //! # Order
-//! The new index is made beside the old one, and takes its place in one step once it is complete; the mark is put before that. A crash
-//! before leaves the old index, a crash in between none, which a start refuses: the same command ends it.
+//! The new index is made beside the old one, and takes its place once it is complete: the old one is moved aside, the new one to its place,
+//! and then the old one is removed. The mark is put before that. A crash in between leaves a directory without an index, or with a blank one
+//! of a start that was refused: the same command puts the old one back and begins anew.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,6 +33,8 @@ use crate::wipe::{self, FORMATTING_FILE};
 
 /// Where the new index is made.
 pub(crate) const NEW_INDEX: &str = "index.new";
+/// Where the old one stands until the new one has its place.
+pub(crate) const OLD_INDEX: &str = "index.old";
 /// Tombstones written with one write.
 const CHUNKS: usize = 500;
 
@@ -71,12 +75,13 @@ pub async fn rebuild_index(dir: &Path, progress: impl Fn(u64, u64)) -> Result<Re
     let dirs = Directories::of(dir);
     let cookie = cookie_of(dirs.clone()).await?;
     let disk = Arc::new(LocalDisk::open(&dirs.journal).await.map_err(Error::disk("open", &dirs.journal))?);
+    bring_back(&dirs, &cookie).await?;
     let old = Old::open(&dirs).await?;
     let fresh = dirs.root.join(NEW_INDEX);
     remove_dir(&fresh).await?;
     let index = Arc::new(RocksIndex::open(&fresh).await?);
     index.write(vec![rows::put_identity(&cookie)]).await?;
-    let carried = old.carry_over(&*index).await?;
+    let carried = old.carry_over(&*index, &cookie).await?;
     let bookie = metadata::Cookie::decode(cookie.as_bytes()).map(|cookie| cookie.bookie.to_string());
     let mut rebuilt = Rebuilt {
         bookie: bookie.unwrap_or_default(),
@@ -93,12 +98,14 @@ pub async fn rebuild_index(dir: &Path, progress: impl Fn(u64, u64)) -> Result<Re
     let names = disk.list(&dirs.journal).await.map_err(Error::disk("list", &dirs.journal))?;
     let mut segments: Vec<SegmentId> = names.iter().filter_map(|name| SegmentId::from_file_name(name)).collect();
     segments.sort_unstable();
-    let mut opened = segments.last().copied().unwrap_or(SegmentId::NONE);
     if let Some(carried) = &carried {
+        // Spare ones were never opened for writing; a start removes them.
+        segments.retain(|id| *id <= carried.opened);
         let lost = carried.segments.iter().filter(|id| segments.binary_search(id).is_err());
         rebuilt.lost.extend(lost.map(|id| id.file_name()));
-        opened = opened.max(carried.opened);
     }
+    let opened = carried.as_ref().map(|carried| carried.opened).max(segments.last().copied());
+    let sealed = carried.map(|carried| carried.sealed).unwrap_or_default();
     let mut sizes = Vec::with_capacity(segments.len());
     for id in &segments {
         sizes.push(file_bytes(&store, *id).await?);
@@ -106,7 +113,7 @@ pub async fn rebuild_index(dir: &Path, progress: impl Fn(u64, u64)) -> Result<Re
     let (total, mut before) = (sizes.iter().sum(), Before { id: SegmentId::NONE, last_sequence: 0 });
     for (id, bytes) in segments.iter().zip(sizes) {
         progress(rebuilt.bytes, total);
-        if let Err(error) = take_in(&store, (*id, bytes), &mut before, &mut rebuilt).await {
+        if let Err(error) = take_in(&store, (*id, bytes), sealed.contains(id), &mut before, &mut rebuilt).await {
             match error {
                 // Of its own index the bookie knows what to do, and of others nobody.
                 Error::Index { .. } | Error::IndexFull { .. } => return Err(error),
@@ -119,7 +126,10 @@ pub async fn rebuild_index(dir: &Path, progress: impl Fn(u64, u64)) -> Result<Re
         rebuilt.bytes += bytes;
         store.table.trim(store.sealed_through());
     }
-    index.write(vec![rows::put_opened(opened)]).await?;
+    // None is open: what could not be taken in is known as lost, and no start looks for it.
+    if let Some(opened) = opened {
+        index.write(vec![rows::put_opened(opened), rows::put_sealed(opened, before.last_sequence)]).await?;
+    }
     rebuilt.ledgers = rows::count_ledgers(&*index).await?;
     rebuilt.marked = rebuilt.tombstones.is_none()
         || rebuilt.damaged_groups > 0
@@ -180,6 +190,8 @@ struct Carried {
     tombstones: u64,
     /// Segments that should be there.
     segments: Vec<SegmentId>,
+    /// Those of them that are sealed.
+    sealed: BTreeSet<SegmentId>,
     /// The last segment opened for writing.
     opened: SegmentId,
 }
@@ -215,7 +227,7 @@ impl Old {
     }
 
     /// Takes over what follows from no segment; `None` when it cannot be read, or was never there.
-    async fn carry_over(&self, to: &dyn Index) -> Result<Option<Carried>, Error> {
+    async fn carry_over(&self, to: &dyn Index, cookie: &str) -> Result<Option<Carried>, Error> {
         let Self::Readable(index) = self else { return Ok(None) };
         let read = async {
             let from = &**index;
@@ -226,16 +238,23 @@ impl Old {
                 tombstones += set.len();
                 changes.extend(set.put_all(kind));
             }
-            let named = rows::segments(from).await?.into_iter().filter(|row| !row.dropping).map(|row| row.id);
+            let rows_of = rows::segments(from).await?.into_iter().filter(|row| !row.dropping);
+            let named: BTreeSet<SegmentId> = rows_of.map(|row| row.id).collect();
             let (opened, (sealed, _)) = (rows::opened(from).await?, rows::sealed(from).await?);
             let open = (sealed.next().get()..=opened.get()).map(SegmentId::new);
-            let carried = Carried { tombstones, segments: named.chain(open).collect(), opened };
+            let segments = named.iter().copied().chain(open).collect();
+            let carried = Carried { tombstones, segments, sealed: named, opened };
             // One that is blank, or was not complete, says nothing.
-            Ok::<_, Error>(rows::identity(from).await?.map(|_| (carried, changes)))
+            let identity = rows::identity(from).await?;
+            if identity.as_ref().is_some_and(|found| found != cookie) {
+                return Err(Error::Identity("the index is of another bookie: move it away".to_owned()));
+            }
+            Ok::<_, Error>(identity.map(|_| (carried, changes)))
         };
         let (carried, changes) = match read.await {
             Ok(Some(read)) => read,
             Ok(None) => return Ok(None),
+            Err(error @ Error::Identity(_)) => return Err(error),
             Err(error) => {
                 tracing::warn!(error = &error as &dyn std::error::Error, "the old index cannot be read");
                 return Ok(None);
@@ -252,6 +271,7 @@ impl Old {
 async fn take_in(
     store: &Store,
     (id, bytes): (SegmentId, u64),
+    was_sealed: bool,
     before: &mut Before,
     rebuilt: &mut Rebuilt,
 ) -> Result<(), Error> {
@@ -268,7 +288,8 @@ async fn take_in(
         *before = Before { id, last_sequence: segment.index().last_sequence };
         seal(store, &segment).await?;
         (rebuilt.reread, rebuilt.entries) = (rebuilt.reread + 1, rebuilt.entries + entries);
-        rebuilt.damaged_groups += missing;
+        // One that was sealed has lost at least its index, and nothing says that this is all.
+        rebuilt.damaged_groups += missing.max(u64::from(was_sealed));
         return Ok(());
     };
     let trailer = sealed.trailer();
@@ -304,18 +325,49 @@ async fn remove_dir(dir: &Path) -> Result<(), Error> {
 
 /// Puts the new index in the place of the old one.
 async fn replace(old: Old, dirs: Directories, fresh: PathBuf) -> Result<(), Error> {
+    let aside = dirs.root.join(OLD_INDEX);
+    let (root, from, to) = (dirs.root.clone(), dirs.index.clone(), aside.clone());
     run_blocking("index-replace", move || {
-        let sync = || std::fs::File::open(&dirs.root).and_then(|dir| dir.sync_all());
-        sync().map_err(Error::disk("sync", &dirs.root))?;
-        match std::fs::remove_dir_all(&dirs.index) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(Error::disk("remove", &dirs.index)(error));
-            }
+        // An open database writes where its directory was.
+        drop(old);
+        let _lock = wipe::lock(&from)?;
+        match std::fs::rename(&from, &to) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(Error::disk("rename", &from)(error)),
             _ => {}
         }
-        drop(old);
-        std::fs::rename(&fresh, &dirs.index).map_err(Error::disk("rename", &fresh))?;
-        sync().map_err(Error::disk("sync", &dirs.root))
+        sync(&root)?;
+        std::fs::rename(&fresh, &from).map_err(Error::disk("rename", &fresh))?;
+        sync(&root)
+    })
+    .await?;
+    remove_dir(&aside).await
+}
+
+/// Ends what a crash while one index took the place of the other has left: with a whole index the one aside is of no use any more, without
+/// one it is the index.
+async fn bring_back(dirs: &Directories, cookie: &str) -> Result<(), Error> {
+    let aside = dirs.root.join(OLD_INDEX);
+    if !aside.is_dir() {
+        return Ok(());
+    }
+    if dirs.index.is_dir() {
+        drop(Old::open(dirs).await?);
+        let index = RocksIndex::open(&dirs.index).await?;
+        let whole = rows::identity(&index).await?.as_deref() == Some(cookie);
+        drop(index);
+        if whole {
+            return remove_dir(&aside).await;
+        }
+        remove_dir(&dirs.index).await?;
+    }
+    let (root, to) = (dirs.root.clone(), dirs.index.clone());
+    run_blocking("index-bring-back", move || {
+        std::fs::rename(&aside, &to).map_err(Error::disk("rename", &aside))?;
+        sync(&root)
     })
     .await
+}
+
+fn sync(dir: &Path) -> Result<(), Error> {
+    std::fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(Error::disk("sync", dir))
 }

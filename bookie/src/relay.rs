@@ -261,7 +261,7 @@ impl Relay {
                 Ok(Knowledge::Closed { ledger, proven, old }) => {
                     settled |= missed.is_some() && proven && !old;
                     if proven && !old {
-                        self.confirm(wanted.ledger, ledger.last).await;
+                        self.confirm(wanted.ledger, ledger.last);
                     }
                     let is_mine = ledger.names(&self.me);
                     // What it dropped its copy for does not hold any more: it cannot tell what it should have.
@@ -309,10 +309,18 @@ impl Relay {
     }
 
     /// Has the end of a ledger told wherever this bookie still answers for it.
-    async fn confirm(&self, ledger: LedgerId, last: Option<EntryId>) {
-        if let Err(error) = self.store.confirm_ends(&[(ledger, last)]).await {
-            tracing::debug!(%ledger, error = &error as &dyn std::error::Error, "note the end of a ledger that moved away");
+    fn confirm(&self, ledger: LedgerId, last: Option<EntryId>) {
+        if self.store.cached(ledger).is_some_and(|slot| slot.lock().last_confirmed >= last) {
+            return;
         }
+        // Beside the read, which must not wait for a turn at the disk, and to its end, whoever ceases to wait.
+        let store = self.store.clone();
+        self.tasks.spawn("confirm end", async move {
+            if let Err(error) = store.confirm_ends(&[(ledger, last)]).await {
+                let error = &error as &dyn std::error::Error;
+                tracing::debug!(%ledger, error, "note the end of a ledger that moved away");
+            }
+        });
     }
 
     /// Asks the members of an entry, one place after the other.

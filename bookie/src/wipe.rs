@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::format::SegmentId;
 use crate::identity::{Directories, INTENT_FILE, VERSION_FILE};
 use crate::limbo::MARK_FILE;
-use crate::rebuild::NEW_INDEX;
+use crate::rebuild::{NEW_INDEX, OLD_INDEX};
 
 /// Stands in the directory from before the first removal until after the last.
 pub(crate) const FORMATTING_FILE: &str = "FORMATTING";
@@ -76,6 +76,7 @@ impl Wipe {
         // Whatever the database calls its files; it shares its directory with nobody.
         found.take(&dirs.index, |_| true)?;
         found.take(&dirs.root.join(NEW_INDEX), |_| true)?;
+        found.take(&dirs.root.join(OLD_INDEX), |_| true)?;
         if let Some(stranger) = found.strangers.first() {
             return Err(Error::Identity(format!(
                 "{} is not a bookie's: move it away first; nothing was removed",
@@ -132,7 +133,8 @@ impl Wipe {
         for path in self.files.iter().filter(|path| **path != mark) {
             remove(path)?;
         }
-        for dir in [&self.dirs.journal, &self.dirs.index, &self.dirs.root.join(NEW_INDEX)] {
+        let (new, old) = (self.dirs.root.join(NEW_INDEX), self.dirs.root.join(OLD_INDEX));
+        for dir in [&self.dirs.journal, &self.dirs.index, &new, &old] {
             if dir.is_dir() {
                 fs::remove_dir(dir).map_err(Error::disk("remove", dir))?;
             }
@@ -187,7 +189,13 @@ impl Found {
             let (path, name) = (entry.path(), entry.file_name());
             let facts = fs::symlink_metadata(&path).map_err(Error::disk("look at", &path))?;
             let name = name.to_str().unwrap_or("");
-            if facts.is_dir() && (name == "journal" || name == "index" || name == NEW_INDEX || name == LOST_AND_FOUND) {
+            if facts.is_dir()
+                && (name == "journal"
+                    || name == "index"
+                    || name == NEW_INDEX
+                    || name == OLD_INDEX
+                    || name == LOST_AND_FOUND)
+            {
                 continue;
             }
             if facts.is_file() && ours(name) {

@@ -103,6 +103,11 @@ impl Collector {
         if verdicts.is_empty() {
             return Ok(());
         }
+        // What stays of them here until its segment goes is still read, and tells how far the ledger is confirmed. Before the last look at
+        // the lease, because it waits for the disk.
+        let gone = verdicts.iter().filter(|verdict| verdict.tombstone == Tombstone::Gone);
+        let ends: Vec<_> = gone.map(|verdict| (verdict.ledger, verdict.last)).collect();
+        self.store.confirm_ends(&ends).await?;
         let mine = self.is_my_cluster(report).await;
         // Asked last: whoever has the lease now had the locks while metadata was read.
         if !mine || self.metadata.keep_alive(lease).await.is_err() {

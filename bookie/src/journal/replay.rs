@@ -203,12 +203,14 @@ impl Reader<'_> {
             match self.group_at(offset).await? {
                 Found::Group(head, group) => {
                     if head.sequence != last_sequence + 1 {
-                        if !salvages || head.sequence <= last_sequence {
+                        // Of a segment that could not be read once another may have gone on with its numbers.
+                        let is_first = offset == BLOCK_BYTES as u64;
+                        if !salvages || (head.sequence <= last_sequence && !is_first) {
                             let what =
                                 format!("group {} follows group {last_sequence}: groups are missing", head.sequence);
                             return Err(Error::damaged(&self.segment.path, offset, what));
                         }
-                        missing += gap(last_sequence, offset, &head);
+                        missing += gap(last_sequence, offset, &head).max(u64::from(head.sequence <= last_sequence));
                     }
                     let end = offset + (group.len() as u64).next_multiple_of(BLOCK_BYTES as u64);
                     self.apply(&head, &group, offset, end).await?;

@@ -147,7 +147,7 @@ impl Integrity {
             }
         }
         self.confirm_cluster().await?;
-        self.mark_gone(&elsewhere).await?;
+        self.mark_gone(&elsewhere, &mut named).await?;
         let mut after = None;
         loop {
             let batch: Vec<LedgerId> = named.behind(after).take(FENCES).collect();
@@ -162,14 +162,16 @@ impl Integrity {
     }
 
     /// Ledgers that are closed and live elsewhere may have been here: their tombstones may be lost with an index. Those of which something
-    /// is here are the collector's, which asks for a proof.
-    async fn mark_gone(&self, ledgers: &[LedgerId]) -> Result<(), Error> {
+    /// is here are the collector's, which asks for a proof; until it has one they are in limbo.
+    async fn mark_gone(&self, ledgers: &[LedgerId], named: &mut LedgerSet) -> Result<(), Error> {
         for batch in ledgers.chunks(PAGE) {
             let held = self.store.tombstones.one_writer().await;
             for ledger in batch {
                 let slot = self.store.slot(*ledger).await?;
                 let mut state = slot.lock();
-                if !state.exists && state.pending == 0 {
+                if state.exists || state.pending > 0 {
+                    named.insert(*ledger);
+                } else {
                     (state.exists, state.tombstone) = (true, Some(Tombstone::Gone));
                     self.store.tombstones.set(*ledger, Tombstone::Gone);
                 }

@@ -55,7 +55,9 @@ impl Copies {
     ) -> Result<(Bytes, BytePermit), String> {
         let until = Instant::now() + self.patience;
         let question = Question { ledger: id, entry, fence: None };
-        let (places, _) = self.peers.places(&ledger.holders(entry, &self.me)).await;
+        let members = ledger.holders(entry, &self.me);
+        let found = tokio::time::timeout_at(until, self.peers.places(&members)).await;
+        let (places, _) = found.map_err(|_| "metadata does not say in time where its members are".to_owned())?;
         let mut why = "no other member of it is registered".to_owned();
         for (number, place) in places.iter().enumerate() {
             let now = Instant::now();
