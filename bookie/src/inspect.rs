@@ -15,8 +15,9 @@ use crate::error::Error;
 use crate::format::{LedgerRow, Place, RecordKind, SegmentId};
 use crate::identity::Directories;
 use crate::index::MemoryIndex;
-use crate::journal::{Visited, walk};
+use crate::journal::{Tail, Visited, walk};
 use crate::limbo::Limbo;
+use crate::limbo::MARK_FILE;
 use crate::rebuild::cookie_of;
 use crate::store::{SealedFile, Store, Tombstones};
 use crate::wipe;
@@ -28,6 +29,8 @@ pub struct Inspection {
     /// Number and length in bytes of each segment, oldest first.
     pub segments: Vec<(u64, u64)>,
     store: Store,
+    /// A run that did not sync has not ended in order.
+    unsynced: bool,
     /// `None`: there is no index to be locked.
     _lock: Option<std::fs::File>,
 }
@@ -100,6 +103,8 @@ impl Inspection {
         let dirs = Directories::of(dir);
         let cookie = cookie_of(dirs.clone()).await?;
         let index_dir = dirs.index.clone();
+        let mark = dirs.root.join(MARK_FILE);
+        let unsynced = run_blocking("mark", move || mark.exists()).await;
         let lock = run_blocking("index-lock", move || wipe::lock(&index_dir)).await?;
         let disk = Arc::new(LocalDisk::open(&dirs.journal).await.map_err(Error::disk("open", &dirs.journal))?);
         let names = disk.list(&dirs.journal).await.map_err(Error::disk("list", &dirs.journal))?;
@@ -116,7 +121,16 @@ impl Inspection {
         }
         segments.sort_unstable();
         let bookie = metadata::Cookie::decode(cookie.as_bytes()).map(|cookie| cookie.bookie.to_string());
-        Ok(Self { bookie: bookie.unwrap_or_default(), segments, store, _lock: lock })
+        Ok(Self { bookie: bookie.unwrap_or_default(), segments, store, unsynced, _lock: lock })
+    }
+
+    fn tail(&self, segment: u64) -> Tail {
+        // A spare one behind it has no groups, which is as if it were not there.
+        match self.segments.last() {
+            _ if self.unsynced => Tail::Unsynced,
+            Some((last, _)) if *last <= segment + 1 => Tail::Last,
+            _ => Tail::Followed,
+        }
     }
 
     /// The name of a segment's file.
@@ -140,7 +154,7 @@ impl Inspection {
                 entries.insert((record.ledger, record.entry), visited.place);
             }
         };
-        let walked = walk(&self.store, SegmentId::new(segment.0), &mut visit).await?;
+        let walked = walk(&self.store, SegmentId::new(segment.0), self.tail(segment.0), &mut visit).await?;
         (check.groups, check.damaged_groups) = (walked.groups, walked.missing);
         (check.entries, check.ledgers) = (entries.len() as u64, ledgers.len() as u64);
         let Ok((sealed, rows)) = self.sealed(segment).await else { return Ok(check) };
@@ -190,7 +204,7 @@ impl Inspection {
                     seen.last = seen.last.max(Some(record.entry));
                 }
             };
-            walk(&self.store, SegmentId::new(segment.0), &mut visit).await?;
+            walk(&self.store, SegmentId::new(segment.0), self.tail(segment.0), &mut visit).await?;
         }
         for (ledger, more) in here {
             let seen = ledgers.entry(ledger).or_default();
@@ -219,7 +233,7 @@ impl Inspection {
                 bytes: record.body.len() as u64,
             });
         };
-        Ok(walk(&self.store, SegmentId::new(segment), &mut visit).await?.missing)
+        Ok(walk(&self.store, SegmentId::new(segment), self.tail(segment), &mut visit).await?.missing)
     }
 
     /// The segment's own index and its ledgers; an error where it has none, or one that is damaged.

@@ -26,8 +26,8 @@ use crate::format::SegmentId;
 use crate::identity::{Directories, VERSION_FILE};
 use crate::index::rows::{self, LedgerSegment, SegmentRow, TombstoneKind};
 use crate::index::{Index, RocksIndex};
-use crate::journal::{Reread, enter, reread, seal};
-use crate::limbo::{Limbo, put_mark};
+use crate::journal::{Reread, Tail, enter, reread, seal};
+use crate::limbo::{Limbo, MARK_FILE, put_mark};
 use crate::store::{SealedFile, Store, Tombstones};
 use crate::wipe::{self, FORMATTING_FILE};
 
@@ -111,9 +111,17 @@ pub async fn rebuild_index(dir: &Path, progress: impl Fn(u64, u64)) -> Result<Re
         sizes.push(file_bytes(&store, *id).await?);
     }
     let (total, mut before) = (sizes.iter().sum(), Before { id: SegmentId::NONE, last_sequence: 0 });
+    let mark = dirs.root.join(MARK_FILE);
+    let unsynced = run_blocking("mark", move || mark.exists()).await;
     for (id, bytes) in segments.iter().zip(sizes) {
         progress(rebuilt.bytes, total);
-        if let Err(error) = take_in(&store, (*id, bytes), sealed.contains(id), &mut before, &mut rebuilt).await {
+        let tail = match () {
+            () if unsynced => Tail::Unsynced,
+            () if segments.last() == Some(id) => Tail::Last,
+            () => Tail::Followed,
+        };
+        let source = Source { id: *id, bytes, was_sealed: sealed.contains(id), tail };
+        if let Err(error) = take_in(&store, source, &mut before, &mut rebuilt).await {
             match error {
                 // Of its own index the bookie knows what to do, and of others nobody.
                 Error::Index { .. } | Error::IndexFull { .. } => return Err(error),
@@ -176,6 +184,16 @@ fn read_cookies(dirs: &Directories) -> Result<String, Error> {
             dirs.root.display()
         ))),
     }
+}
+
+/// A segment to be taken in.
+#[derive(Clone, Copy)]
+struct Source {
+    id: SegmentId,
+    bytes: u64,
+    /// As the old index says.
+    was_sealed: bool,
+    tail: Tail,
 }
 
 /// The last segment that was taken in.
@@ -268,32 +286,28 @@ impl Old {
 }
 
 /// Takes a segment into the index.
-async fn take_in(
-    store: &Store,
-    (id, bytes): (SegmentId, u64),
-    was_sealed: bool,
-    before: &mut Before,
-    rebuilt: &mut Rebuilt,
-) -> Result<(), Error> {
+async fn take_in(store: &Store, source: Source, before: &mut Before, rebuilt: &mut Rebuilt) -> Result<(), Error> {
+    let (id, bytes) = (source.id, source.bytes);
     let path = store.sealed.path(id);
     let file = store.disk.open(&path).await.map_err(Error::disk("open", &path))?;
     // Between neighbours no segment was dropped, so that no group may be missing there.
     let follows = before.id != SegmentId::NONE && before.id.next() == id;
     let after = (before.last_sequence, follows);
+    let tail = source.tail;
     let Ok((sealed, ledgers)) = SealedFile::read_whole(id, path, file, bytes).await else {
         // Never sealed, or the index in it is damaged: its records tell the same.
-        let (segment, missing) = reread(store, id, after, Reread::Everything).await?;
+        let (segment, missing) = reread(store, id, after, tail, Reread::Everything).await?;
         store.add_unsealed(segment.clone());
         let entries = segment.index().entries;
         *before = Before { id, last_sequence: segment.index().last_sequence };
         seal(store, &segment).await?;
         (rebuilt.reread, rebuilt.entries) = (rebuilt.reread + 1, rebuilt.entries + entries);
         // One that was sealed has lost at least its index, and nothing says that this is all.
-        rebuilt.damaged_groups += missing.max(u64::from(was_sealed));
+        rebuilt.damaged_groups += missing.max(u64::from(source.was_sealed));
         return Ok(());
     };
     let trailer = sealed.trailer();
-    let (segment, mut missing) = reread(store, id, after, Reread::Controls).await?;
+    let (segment, mut missing) = reread(store, id, after, tail, Reread::Controls).await?;
     missing += trailer.last_sequence.saturating_sub(segment.index().last_sequence);
     *before = Before { id, last_sequence: trailer.last_sequence };
     let mut batch = Vec::with_capacity(2 * ledgers.len());

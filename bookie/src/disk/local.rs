@@ -206,14 +206,22 @@ impl LocalFile {
     }
 
     fn write_cached(&self, offset: u64, content: &[u8], sync: bool) -> io::Result<()> {
+        self.through_cache(|file| {
+            file.write_all_at(content, offset)?;
+            if sync { file.sync_data() } else { Ok(()) }
+        })
+    }
+
+    /// Whatever goes through the page cache: the kernel tells of a page that it could not write once, to whoever syncs first, so after a
+    /// failure no sync of this file may succeed.
+    fn through_cache(&self, work: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
         let mut failed = self.cache_failed.lock().unwrap_or_else(PoisonError::into_inner);
         if *failed {
             return Err(io::Error::other("an earlier write of this file failed"));
         }
-        let written = self.file.write_all_at(content, offset);
-        let written = written.and_then(|()| if sync { self.file.sync_data() } else { Ok(()) });
-        *failed = written.is_err();
-        written
+        let done = work(&self.file);
+        *failed = done.is_err();
+        done
     }
 
     fn read(&self, range: &Range<u64>) -> io::Result<Bytes> {
@@ -244,14 +252,16 @@ impl DiskFile for Handle {
 
     async fn sync(&self) -> io::Result<()> {
         let file = self.0.clone();
-        blocking(move || file.file.sync_all()).await
+        blocking(move || file.through_cache(File::sync_all)).await
     }
 
     async fn set_len(&self, bytes: u64) -> io::Result<()> {
         let file = self.0.clone();
         blocking(move || {
-            file.file.set_len(bytes)?;
-            file.file.sync_all()
+            file.through_cache(|file| {
+                file.set_len(bytes)?;
+                file.sync_all()
+            })
         })
         .await
     }

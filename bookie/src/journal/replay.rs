@@ -41,7 +41,12 @@ pub(crate) async fn replay(store: &Store, segments: &[SegmentId], mut last_seque
         segment.index_mut().last_sequence = last_sequence;
         let window = Window::new(&*segment.file, &segment.path, segment.capacity);
         let is_last = segments.last() == Some(id);
-        let reader = Reader { store, segment: &segment, window, is_last, take: Reread::Everything };
+        let tail = match (store.limbo.is_everything(), is_last) {
+            (true, _) => Tail::Unsynced,
+            (false, true) => Tail::Last,
+            (false, false) => Tail::Followed,
+        };
+        let reader = Reader { store, segment: &segment, window, tail, take: Reread::Everything };
         let end = reader.read_groups(last_sequence).await?;
         last_sequence = end.last_sequence;
         entries += segment.index().entries;
@@ -73,6 +78,17 @@ pub(crate) async fn replay(store: &Store, segments: &[SegmentId], mut last_seque
     Ok(Replayed { last_sequence, entries, unsealed })
 }
 
+/// What may be missing at the end of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tail {
+    /// No later segment was opened: what a crash kept from the disk.
+    Last,
+    /// A later one was: nothing.
+    Followed,
+    /// It was not synced: anything, anywhere.
+    Unsynced,
+}
+
 /// What is taken from a segment that is read again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reread {
@@ -91,13 +107,14 @@ pub(crate) async fn reread(
     store: &Store,
     id: SegmentId,
     (last_sequence, follows): (u64, bool),
+    tail: Tail,
     take: Reread,
 ) -> Result<(Arc<OpenSegment>, u64), Error> {
     debug_assert!(store.limbo.is_everything(), "what is missing must not be told as absent afterwards");
     let segment = Arc::new(open_segment(store, id).await?);
     segment.index_mut().last_sequence = last_sequence;
     let window = Window::new(&*segment.file, &segment.path, segment.capacity);
-    let reader = Reader { store, segment: &segment, window, is_last: true, take };
+    let reader = Reader { store, segment: &segment, window, tail, take };
     let end = reader.read_groups(if follows { last_sequence } else { 0 }).await?;
     Ok((segment, end.missing))
 }
@@ -126,14 +143,18 @@ pub(crate) struct Walked {
 pub(crate) async fn walk(
     store: &Store,
     id: SegmentId,
+    tail: Tail,
     visit: &mut (dyn FnMut(Visited<'_>) + Send),
 ) -> Result<Walked, Error> {
     let segment = Arc::new(open_segment(store, id).await?);
     let window = Window::new(&*segment.file, &segment.path, segment.capacity);
-    let mut reader = Reader { store, segment: &segment, window, is_last: true, take: Reread::Everything };
+    let mut reader = Reader { store, segment: &segment, window, tail, take: Reread::Everything };
     let (mut walked, mut next) = (Walked::default(), Some(BLOCK_BYTES as u64));
     while let Some(offset) = next {
         let Found::Group(head, group) = reader.group_at(offset).await? else {
+            if reader.ends_at(offset, walked.last_sequence).await? {
+                break;
+            }
             next = reader.group_behind(offset, walked.last_sequence).await?;
             continue;
         };
@@ -174,8 +195,7 @@ struct Reader<'a> {
     store: &'a Store,
     segment: &'a Arc<OpenSegment>,
     window: Window<'a>,
-    /// Whether no later segment was opened.
-    is_last: bool,
+    tail: Tail,
     take: Reread,
 }
 
@@ -216,6 +236,9 @@ impl Reader<'_> {
                     self.apply(&head, &group, offset, end).await?;
                     (last_sequence, offset) = (head.sequence, end);
                 }
+                Found::Nothing if salvages && self.ends_at(offset, last_sequence).await? => {
+                    return Ok(End { last_sequence, dropped: Vec::new(), missing });
+                }
                 Found::Nothing if salvages => match self.group_behind(offset, last_sequence).await? {
                     Some(found) => offset = found,
                     None => return Ok(End { last_sequence, dropped: Vec::new(), missing }),
@@ -225,6 +248,18 @@ impl Reader<'_> {
                     return Ok(End { last_sequence, dropped, missing });
                 }
             }
+        }
+    }
+
+    /// Whether the journal ends here as after an ordinary crash: what stands behind was never acknowledged.
+    async fn ends_at(&mut self, offset: u64, last_sequence: u64) -> Result<bool, Error> {
+        if self.tail != Tail::Last {
+            return Ok(false);
+        }
+        match self.groups_to_drop(offset, last_sequence).await {
+            Ok(_) => Ok(true),
+            Err(Error::Damaged { .. }) => Ok(false),
+            Err(error) => Err(error),
         }
     }
 
@@ -281,7 +316,7 @@ impl Reader<'_> {
                 && head.sequence > last_sequence
             {
                 // All groups of a segment are durable before the next segment is opened.
-                if head.settled_through() >= missing || !self.is_last {
+                if head.settled_through() >= missing || self.tail != Tail::Last {
                     let what = format!(
                         "group {missing} is damaged, and group {} at offset {offset} shows that it was once complete; \
                          restore the file from a copy, or decommission this bookie",

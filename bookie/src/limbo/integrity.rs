@@ -113,6 +113,8 @@ impl Integrity {
                 tokio::time::sleep(LOOK_AGAIN).await;
             }
         }
+        // A segment with holes that is not sealed yet would be taken for a damaged one without the mark.
+        let _ = self.store.seal_waits.subscribe().wait_for(|waits| !*waits).await;
         match self.mark.proven().await {
             Ok(()) => tracing::info!("nothing is missing: no ledger is in limbo any more"),
             Err(error) => {

@@ -63,7 +63,9 @@ impl Mark {
 
     /// The journal has ended in order. The mark of a run that did not sync goes once all it wrote is durable.
     pub(crate) async fn end(&self, store: &Store) {
-        if self.sync == SyncMode::Always || !store.limbo.is_empty() || store.condition.failure().is_some() {
+        let has_holes = *store.seal_waits.borrow();
+        let is_proven = store.limbo.is_empty() && store.condition.failure().is_none() && !has_holes;
+        if self.sync == SyncMode::Always || !is_proven {
             return;
         }
         let ended = async {

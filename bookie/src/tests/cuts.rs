@@ -96,6 +96,8 @@ impl Run {
     fn new(seed: u64) -> Self {
         let config = BookieConfig {
             segment_bytes: ByteSize::kib(64),
+            // Of half of them several groups are at the disk at the same time.
+            group_bytes_max: if seed % 2 == 1 { ByteSize::kib(4) } else { ByteSize::mib(1) },
             recovery_grace: Span::millis(1),
             sync: if seed % 3 == 2 { SyncMode::Never } else { SyncMode::Always },
             ..small_config()
@@ -183,7 +185,7 @@ impl Run {
     }
 
     async fn add(&mut self, wire: &mut Wire, l: u64) {
-        let count = 1 + self.rng.below(12);
+        let count = 1 + self.rng.below(24);
         let first = *self.told.next.get(&l).unwrap_or(&0);
         for e in first..first + count {
             wire.put_add(l, e, &payload(l, e), &key(), AddFlags::default());
@@ -202,7 +204,8 @@ impl Run {
                 self.told.entries.insert((l, e), true);
                 self.counts.entries += 1;
             } else {
-                refused = true;
+                // For want of space one may be refused and the next not: space comes back.
+                refused |= reply.status != Status::ReadOnly;
             }
         }
     }
