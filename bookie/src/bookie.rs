@@ -129,7 +129,7 @@ impl Bookie {
         let index = open_index().await?;
         identity.confirm(&*disk, &dirs, &cookies, &*index).await?;
 
-        let (mark, unproven) = Mark::begin(disk.clone(), dirs.root, config.sync).await?;
+        let (mark, unproven) = Mark::look(disk.clone(), dirs.root, config.sync).await?;
         let mark = Arc::new(mark);
         let tombstones = Tombstones::load(&*index).await?;
         let limbo = Limbo::new(unproven);
@@ -148,6 +148,7 @@ impl Bookie {
         let (seal, jobs) = mpsc::channel(SEAL_QUEUE);
         let mut writer = JournalWriter::new(store.clone(), maker.clone(), seal, restored.last_sequence);
         writer.open_first().await?;
+        mark.put().await?;
         let Restored { last_sequence, entries, next, .. } = restored;
         tracing::info!(bookie = %id, last_sequence, entries, %next, unsealed = restored.unsealed.len(), "journal open");
 

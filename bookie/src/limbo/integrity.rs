@@ -28,7 +28,7 @@ const PAGE: usize = 1000;
 const FENCES: usize = 256;
 /// Copies that are asked for at the same time.
 const COPIES: usize = 16;
-/// The pause before metadata is asked again that gave no list.
+/// The first pause before metadata is asked again that gave no list; each is twice the one before.
 const LIST_AGAIN: Duration = Duration::from_secs(1);
 /// The pause before the ledgers that are left in limbo are looked at again.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
@@ -84,6 +84,7 @@ impl Integrity {
     /// Works until no ledger is in limbo. To be begun after the registration of this run: whoever lists in the session that has
     /// committed it sees no older state. May be dropped at any point; the next start does it over.
     pub(crate) async fn run(self) {
+        let mut pause = LIST_AGAIN;
         while self.store.limbo.is_everything() {
             match self.list().await {
                 Ok(ledgers) => {
@@ -94,7 +95,11 @@ impl Integrity {
                 Err(error) => {
                     let why = describe(&error);
                     tracing::warn!(why, "the bookie stays read-only: which ledgers it may have lost is not known yet");
-                    tokio::time::sleep(LIST_AGAIN).await;
+                    if self.store.condition.failure().is_some() {
+                        return;
+                    }
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(LOOK_AGAIN);
                 }
             }
         }
@@ -103,6 +108,10 @@ impl Integrity {
         let _ = tokio::time::timeout(LOOK_AGAIN, state.wait_for(|state| *state == BookieState::Writable)).await;
         let mut told = None;
         while !self.store.limbo.is_empty() {
+            // Nothing can be stored any more; the next start goes on.
+            if self.store.condition.failure().is_some() {
+                return;
+            }
             let report = self.look().await;
             let state = (report.waiting, report.failed);
             // Ledgers may stay open for days.
@@ -229,8 +238,10 @@ impl Integrity {
     /// Compares what is here of a ledger with what should be, and fetches what is missing.
     async fn examine(&self, id: LedgerId, fetched: &mut u64) -> Result<Finding, String> {
         let slot = self.store.slot(id).await.map_err(|error| error.to_string())?;
-        // From now on the tombstone says what may be told.
+        // From now on the tombstone says what may be told, once it is durable: it may stand in memory alone.
         if slot.lock().tombstone.is_some() {
+            let held = self.store.tombstones.one_writer().await;
+            self.store.write_tombstones(&held).await.map_err(|error| error.to_string())?;
             return Ok(Finding::Proven);
         }
         let found = tokio::time::timeout(PATIENCE, self.ledgers.get_quorum(id)).await;

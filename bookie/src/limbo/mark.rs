@@ -36,18 +36,32 @@ pub(crate) struct Mark {
 }
 
 impl Mark {
-    /// Looks for the mark of an earlier run, and puts one where this run needs it. To be called before anything is acknowledged.
-    /// With whether there was one.
+    /// Looks for the mark of an earlier run. With whether there is one.
     ///
     /// # Errors
     /// When the disk refuses it.
-    pub(crate) async fn begin(disk: Arc<dyn Disk>, root: PathBuf, sync: SyncMode) -> Result<(Self, bool), Error> {
-        let path = root.join(MARK_FILE);
-        let found = disk.read_file(&path, MARK_BYTES_MAX).await.map_err(Error::disk("read", &path))?.is_some();
-        if !found && sync == SyncMode::Never {
-            disk.write_file(&path, TEXT.as_bytes()).await.map_err(Error::disk("write", &path))?;
+    pub(crate) async fn look(disk: Arc<dyn Disk>, root: PathBuf, sync: SyncMode) -> Result<(Self, bool), Error> {
+        let mark = Self { path: root.join(MARK_FILE), disk, root, sync };
+        let found = mark.is_there().await?;
+        Ok((mark, found))
+    }
+
+    async fn is_there(&self) -> Result<bool, Error> {
+        let found = self.disk.read_file(&self.path, MARK_BYTES_MAX).await;
+        Ok(found.map_err(Error::disk("read", &self.path))?.is_some())
+    }
+
+    /// Puts the mark where this run needs one. To be called before anything is acknowledged, and not before the journal was read: a start
+    /// that is refused for what it finds there has lost nothing by it, and the next one must find the same.
+    ///
+    /// # Errors
+    /// When the disk refuses it.
+    pub(crate) async fn put(&self) -> Result<(), Error> {
+        if self.sync == SyncMode::Never && !self.is_there().await? {
+            let written = self.disk.write_file(&self.path, TEXT.as_bytes()).await;
+            written.map_err(Error::disk("write", &self.path))?;
         }
-        Ok((Self { disk, root, path, sync }, found))
+        Ok(())
     }
 
     /// Nothing is in limbo any more. The mark goes, unless this run needs one of its own.
@@ -82,8 +96,7 @@ impl Mark {
     }
 
     async fn remove(&self) -> Result<(), Error> {
-        let found = self.disk.read_file(&self.path, MARK_BYTES_MAX).await.map_err(Error::disk("read", &self.path))?;
-        if found.is_some() {
+        if self.is_there().await? {
             self.disk.remove(&self.path).await.map_err(Error::disk("remove", &self.path))?;
             self.disk.sync_dir(&self.root).await.map_err(Error::disk("sync", &self.root))?;
         }

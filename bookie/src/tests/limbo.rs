@@ -135,6 +135,7 @@ async fn what_a_power_cut_took_is_unknown_until_it_is_fetched() {
     assert_eq!(running.connect().await.recover(1, 299, b"x").await, Status::ReadOnly);
     settled(&running).await;
     assert_eq!(store.outstanding(), 0);
+    assert!(has_mark(&pair.world), "this run does not sync either");
     let mut wire = running.connect().await;
     for e in 0..300 {
         assert_eq!(wire.read(1, e).await.unwrap(), body(1, e, &payload(1, e)));
