@@ -75,13 +75,14 @@ impl Node {
         let root = TaskTree::root("standalone");
         let memory = Memory::divide(&settings)?;
         door::fits(&settings.guard, &settings.connect)?;
-        let connector = door::connector(&settings.connect, &clock).await?;
+        let (connector, connecting) = door::connector(&settings.connect, &clock).await?;
         let guard = door::guard(&settings.guard, &settings.bookie_host, &clock).await?;
         let budget = ByteBudget::new("node", memory.charged);
 
         let front_listener = front::bind(&settings.listen).await?;
         let cold_ids = roles::bind_bookkeeper(&settings.bookkeeper_listen, &settings.listen).await?;
         let watched = Watched::start("standalone", &root, &settings.admin, &settings.listen).await?;
+        watched.admin.metrics.add(connecting);
         let cold_url = settings.cold_url()?;
         tokio::fs::create_dir_all(&settings.dir).await.map_err(|error| {
             Fault::usage(format!("data folder {}: {error}; choose another with --dir", settings.dir.display()))

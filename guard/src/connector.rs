@@ -18,9 +18,9 @@ use tokio_rustls::TlsConnector;
 
 use crate::config::{ConnectConfig, ConnectTls};
 use crate::error::Error;
-use crate::files::{Named, Reloaded};
-use crate::metrics::Metrics;
-use crate::tls;
+use crate::files::{CERTIFICATE, Lasting, Named, Reloaded};
+use crate::metrics::ConnectMetrics;
+use crate::tls::{self, Validity};
 use crate::tokens::{TOKEN_PLUGIN, Token};
 
 /// How long an introduction may take, beside the connecting itself.
@@ -37,10 +37,17 @@ pub struct Introduced {
 struct Material {
     tls: Option<Arc<ClientConfig>>,
     token: Option<Token>,
+    validity: Option<Validity>,
+}
+
+impl Lasting for Material {
+    fn validity(&self) -> Option<Validity> {
+        self.validity
+    }
 }
 
 impl Introduced {
-    /// `inner` as it is when `config` says nothing; else one that introduces its connections.
+    /// `inner` as it is when `config` says nothing; else one that introduces its connections, and tells `metrics` of its files.
     ///
     /// # Errors
     /// Settings that do not fit each other, and files that cannot be used, named.
@@ -48,6 +55,7 @@ impl Introduced {
         inner: Arc<dyn Connector>,
         config: &ConnectConfig,
         clock: &Clock,
+        metrics: &ConnectMetrics,
     ) -> Result<Arc<dyn Connector>, Error> {
         config.validate()?;
         if config.is_plain() {
@@ -55,21 +63,26 @@ impl Introduced {
         }
         let files = vec![
             Named::new("authorities of servers' certificates", &config.ca),
-            Named::new("certificate", &config.certificate),
+            Named::new(CERTIFICATE, &config.certificate),
             Named::new("private key", &config.key),
             Named::new("token", &config.token),
         ];
-        let (has_tls, clock) = (config.tls != ConnectTls::Off, clock.clone());
+        let (has_tls, time) = (config.tls != ConnectTls::Off, clock.clone());
         let material = Reloaded::open(
             files,
-            Metrics::default(),
+            clock,
+            metrics.0.clone(),
             Box::new(move |contents| {
                 let [ca, certificate, key, token] = contents else {
                     return Err(Error::Config("four files were read".to_owned()));
                 };
+                let token = token.given().map(Token::parse).transpose()?;
+                if !has_tls {
+                    return Ok(Material { tls: None, token, validity: None });
+                }
                 let own = certificate.given().zip(key.given());
-                let tls = if has_tls { Some(Arc::new(tls::client(ca, own, &clock)?)) } else { None };
-                Ok(Material { tls, token: token.given().map(Token::parse).transpose()? })
+                let validity = own.map(|(certificate, _)| Validity::of(certificate)).transpose()?;
+                Ok(Material { tls: Some(Arc::new(tls::client(ca, own, &time)?)), token, validity })
             }),
         )
         .await?;

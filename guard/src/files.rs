@@ -7,16 +7,20 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use common::blocking::run_blocking;
+use common::clock::Clock;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use crate::config::is_unset;
 use crate::error::Error;
-use crate::metrics::Metrics;
+use crate::metrics::FileMetrics;
+use crate::tls::Validity;
 
 /// How often the files are looked at, at most.
 pub(crate) const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+/// What the file of the certificate is called, at both ends.
+pub(crate) const CERTIFICATE: &str = "certificate";
 /// A longer file is refused.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
@@ -50,6 +54,12 @@ impl Content {
     }
 }
 
+/// What is made of files, with the certificate among it.
+pub(crate) trait Lasting: Send + Sync {
+    /// When the certificate can be used; `None` without one.
+    fn validity(&self) -> Option<Validity>;
+}
+
 type Make<T> = Box<dyn Fn(&[Content]) -> Result<T, Error> + Send + Sync>;
 
 /// What was made from files that may change.
@@ -58,7 +68,8 @@ pub(crate) struct Reloaded<T> {
     make: Make<T>,
     current: RwLock<Arc<T>>,
     looked: Mutex<Looked>,
-    metrics: Metrics,
+    clock: Clock,
+    metrics: FileMetrics,
 }
 
 struct Looked {
@@ -74,17 +85,28 @@ enum Fingerprint {
     Unread(String),
 }
 
-impl<T: Send + Sync> Reloaded<T> {
-    /// Reads the files and makes what they are for; `make` is given what is in them, in their order.
+impl<T: Lasting> Reloaded<T> {
+    /// Reads the files and makes what they are for; `make` is given what is in them, in their order. A certificate that is not
+    /// valid now is taken all the same, with a warning: whoever starts with it has no better one.
     ///
     /// # Errors
     /// A file that cannot be read; what `make` says.
-    pub(crate) async fn open(files: Vec<Named>, metrics: Metrics, make: Make<T>) -> Result<Self, Error> {
+    pub(crate) async fn open(
+        files: Vec<Named>,
+        clock: &Clock,
+        metrics: FileMetrics,
+        make: Make<T>,
+    ) -> Result<Self, Error> {
         let contents = read(files.clone()).await?;
-        let current = RwLock::new(Arc::new(make(&contents)?));
+        let made = make(&contents)?;
+        if let Err(error) = in_time(&made, &contents, clock) {
+            tracing::warn!(error = &error as &dyn std::error::Error, "who verifies certificates refuses this one");
+        }
+        metrics.certificate_ends(made.validity().map_or(0, |validity| validity.end));
+        let current = RwLock::new(Arc::new(made));
         let fingerprint = Fingerprint::Content(fingerprint(&contents));
         let looked = Mutex::new(Looked { at: Instant::now(), fingerprint });
-        Ok(Self { files, make, current, looked, metrics })
+        Ok(Self { files, make, current, looked, clock: clock.clone(), metrics })
     }
 
     /// What is to be used now. Looks at the files if that was not done for a while; while one caller looks, the others are not kept
@@ -109,8 +131,14 @@ impl<T: Send + Sync> Reloaded<T> {
             return;
         }
         *seen = now;
-        match read.and_then(|contents| (self.make)(&contents)) {
+        let made = read.and_then(|contents| {
+            let made = (self.make)(&contents)?;
+            in_time(&made, &contents, &self.clock)?;
+            Ok(made)
+        });
+        match made {
             Ok(made) => {
+                self.metrics.certificate_ends(made.validity().map_or(0, |validity| validity.end));
                 *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(made);
                 self.metrics.reloaded();
                 tracing::info!("changed certificates or tokens count for new connections from now on");
@@ -124,6 +152,16 @@ impl<T: Send + Sync> Reloaded<T> {
                 );
             }
         }
+    }
+}
+
+/// Whether the certificate can be used now.
+fn in_time(made: &impl Lasting, contents: &[Content], clock: &Clock) -> Result<(), Error> {
+    let refused = made.validity().and_then(|validity| validity.refuses(clock.wall_ms() / 1000));
+    let certificate = contents.iter().find(|content| content.named.what == CERTIFICATE);
+    match refused.zip(certificate) {
+        Some((cause, certificate)) => Err(certificate.error(format!("{cause}, by this machine's clock"))),
+        None => Ok(()),
     }
 }
 

@@ -13,8 +13,10 @@ use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio_rustls::TlsAcceptor;
 
+use crate::files::Lasting;
 use crate::metrics::{Ended, Metrics};
 use crate::stream::Prefixed;
+use crate::tls::Validity;
 use crate::tokens::Tokens;
 
 /// How long a connection may take until it is let in.
@@ -37,6 +39,13 @@ const REFUSALS_MAX: usize = 64;
 pub(crate) struct Material {
     pub(crate) tls: Option<Arc<ServerConfig>>,
     pub(crate) tokens: Option<Tokens>,
+    pub(crate) validity: Option<Validity>,
+}
+
+impl Lasting for Material {
+    fn validity(&self) -> Option<Validity> {
+        self.validity
+    }
 }
 
 /// A connection that was not let in, and why.

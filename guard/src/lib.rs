@@ -13,7 +13,8 @@
 //!
 //! # Files
 //! Certificates, keys and tokens are read at the start, where an error ends it, and again once a while before a connection is greeted.
-//! New ones count from then on for new connections; those that cannot be used are told once and change nothing.
+//! New ones count from then on for new connections; those that cannot be used are told once and change nothing. A certificate that is
+//! not valid now is one of those, but for the start, where it is no reason not to serve.
 //!
 //! # What is never done
 //! Tokens and keys are in no log line and no error. A token is compared by its hash, in the same time whether and where it matches.
@@ -35,6 +36,7 @@ pub use connector::Introduced;
 pub use error::Error;
 pub use greet::GREETING_DEADLINE;
 pub use listener::Guard;
+pub use metrics::ConnectMetrics;
 pub use tokens::{TOKEN_BYTES_MAX, TOKEN_BYTES_MIN, TOKEN_PLUGIN};
 
 #[cfg(test)]

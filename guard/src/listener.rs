@@ -12,10 +12,10 @@ use tokio::sync::{Semaphore, mpsc};
 use crate::config::{GuardConfig, GuardTls, is_unset};
 use crate::crowd::{Crowds, Warnings};
 use crate::error::Error;
-use crate::files::{Named, Reloaded};
+use crate::files::{CERTIFICATE, Named, Reloaded};
 use crate::greet::{Denied, Material, greet};
 use crate::metrics::Metrics;
-use crate::tls;
+use crate::tls::{self, Validity};
 use crate::tokens::Tokens;
 
 /// Connections that are greeted at one time.
@@ -45,25 +45,26 @@ impl Guard {
         }
         let metrics = Metrics::default();
         let files = vec![
-            Named::new("certificate", &config.certificate),
+            Named::new(CERTIFICATE, &config.certificate),
             Named::new("private key", &config.key),
             Named::new("authorities of clients' certificates", &config.client_ca),
             Named::new("tokens", &config.tokens),
         ];
-        let (has_tls, clock) = (config.tls != GuardTls::Off, clock.clone());
+        let (has_tls, time) = (config.tls != GuardTls::Off, clock.clone());
         let material = Reloaded::open(
             files,
-            metrics.clone(),
+            clock,
+            metrics.files.clone(),
             Box::new(move |contents| {
                 let [certificate, key, client_ca, tokens] = contents else {
                     return Err(Error::Config("four files were read".to_owned()));
                 };
-                let tls = if has_tls {
-                    Some(Arc::new(tls::server(certificate, key, client_ca.given(), &clock)?))
-                } else {
-                    None
-                };
-                Ok(Material { tls, tokens: tokens.given().map(Tokens::parse).transpose()? })
+                let tokens = tokens.given().map(Tokens::parse).transpose()?;
+                if !has_tls {
+                    return Ok(Material { tls: None, tokens, validity: None });
+                }
+                let tls = Arc::new(tls::server(certificate, key, client_ca.given(), &time)?);
+                Ok(Material { tls: Some(tls), tokens, validity: Some(Validity::of(certificate)?) })
             }),
         )
         .await?;

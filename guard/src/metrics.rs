@@ -13,10 +13,32 @@ const REFUSED: Def = Def::new(
     "thermocline_guard_refused_requests",
     "Requests that were refused because their connection had not been let in, and authentications for another plug-in.",
 );
-const RELOADS: Def = Def::new(
-    "thermocline_guard_reloads",
-    "Changes of certificate and token files that were seen, by whether they can be used.",
-);
+/// What the files of one end are counted as.
+struct FileDefs {
+    reloads: Def,
+    certificate_end: Def,
+}
+
+const GUARD: FileDefs = FileDefs {
+    reloads: Def::new(
+        "thermocline_guard_reloads",
+        "Changes of certificate and token files that were seen, by whether they can be used.",
+    ),
+    certificate_end: Def::new(
+        "thermocline_guard_certificate_end_seconds",
+        "Unix time at which the certificate that is shown to clients ends; 0 without one.",
+    ),
+};
+const CONNECT: FileDefs = FileDefs {
+    reloads: Def::new(
+        "thermocline_connect_reloads",
+        "Changes of the certificate and token files of outgoing connections that were seen, by whether they can be used.",
+    ),
+    certificate_end: Def::new(
+        "thermocline_connect_certificate_end_seconds",
+        "Unix time at which the certificate that is shown to servers ends; 0 without one.",
+    ),
+};
 
 labels! {
     /// How a greeting ended.
@@ -39,13 +61,58 @@ labels! {
     }
 }
 
+/// Of files that are read again. Cheap to clone; clones are the same numbers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FileMetrics {
+    reloads: By<Reload, Counter>,
+    certificate_end: Gauge,
+}
+
+impl FileMetrics {
+    pub(crate) fn reloaded(&self) {
+        self.reloads.of(Reload::Used).inc();
+    }
+
+    pub(crate) fn reload_failed(&self) {
+        self.reloads.of(Reload::Failed).inc();
+    }
+
+    /// Seconds since 1970, of the certificate that counts from now on.
+    pub(crate) fn certificate_ends(&self, at: u64) {
+        self.certificate_end.set(at);
+    }
+
+    fn show(&self, defs: FileDefs, set: &mut Set) {
+        set.counters(defs.reloads, &self.reloads);
+        set.gauge(defs.certificate_end, &self.certificate_end);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn counts(&self) -> (u64, u64, u64) {
+        (self.reloads.of(Reload::Used).get(), self.reloads.of(Reload::Failed).get(), self.certificate_end.get())
+    }
+}
+
+/// What a role's outgoing connections show of their files. Cheap to clone; clones are the same numbers.
+#[derive(Clone, Debug, Default)]
+pub struct ConnectMetrics(pub(crate) FileMetrics);
+
+impl ConnectMetrics {
+    /// As they are scraped; all 0 where nothing is configured.
+    pub fn shown(&self) -> Set {
+        let mut set = Set::new();
+        self.0.show(CONNECT, &mut set);
+        set
+    }
+}
+
 /// See the module. Cheap to clone; clones are the same numbers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Metrics {
     greetings: Gauge,
     connections: By<Ended, Counter>,
     refused: Counter,
-    reloads: By<Reload, Counter>,
+    pub(crate) files: FileMetrics,
 }
 
 impl Metrics {
@@ -62,20 +129,12 @@ impl Metrics {
         self.refused.inc();
     }
 
-    pub(crate) fn reloaded(&self) {
-        self.reloads.of(Reload::Used).inc();
-    }
-
-    pub(crate) fn reload_failed(&self) {
-        self.reloads.of(Reload::Failed).inc();
-    }
-
     pub(crate) fn shown(&self) -> Set {
         let mut set = Set::new();
         set.gauge(GREETINGS, &self.greetings);
         set.counters(CONNECTIONS, &self.connections);
         set.counter(REFUSED, &self.refused);
-        set.counters(RELOADS, &self.reloads);
+        self.files.show(GUARD, &mut set);
         set
     }
 

@@ -14,6 +14,8 @@ use rustls::time_provider::TimeProvider;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use rustls_pki_types::pem::{Error as PemError, PemObject as _};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use x509_cert::der::Decode as _;
+use x509_cert::time::Time;
 
 use crate::error::Error;
 use crate::files::Content;
@@ -71,6 +73,36 @@ pub(crate) fn client(ca: &Content, own: Option<(&Content, &Content)>, clock: &Cl
     };
     config.resumption = Resumption::disabled();
     Ok(config)
+}
+
+/// When a certificate can be used: seconds since 1970, both of them included (RFC 5280, 4.1.2.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Validity {
+    begin: u64,
+    pub(crate) end: u64,
+}
+
+impl Validity {
+    /// Of the first certificate of a file, which is the one that is shown.
+    pub(crate) fn of(certificate: &Content) -> Result<Self, Error> {
+        let unread = |error: x509_cert::der::Error| certificate.error(format!("is no X.509 certificate: {error}"));
+        let shown = chain(certificate)?.into_iter().next().unwrap_or_else(|| CertificateDer::from(Vec::new()));
+        let shown = x509_cert::Certificate::from_der(&shown).map_err(unread)?;
+        let validity = shown.tbs_certificate().validity();
+        let seconds = |time: &Time| time.to_unix_duration().as_secs();
+        Ok(Self { begin: seconds(&validity.not_before), end: seconds(&validity.not_after) })
+    }
+
+    /// Why it cannot be used at a moment; `None` when it can be.
+    pub(crate) fn refuses(self, now: u64) -> Option<&'static str> {
+        if now < self.begin {
+            Some("is not valid yet")
+        } else if now > self.end {
+            Some("is not valid any more")
+        } else {
+            None
+        }
+    }
 }
 
 fn chain(content: &Content) -> Result<Vec<CertificateDer<'static>>, Error> {

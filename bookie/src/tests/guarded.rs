@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use common::net::{Connector as _, Offer};
 use common::shutdown::TaskTree;
-use guard::{ConnectConfig, ConnectTls, Guard, GuardConfig, GuardTls, Introduced, TOKEN_PLUGIN};
+use guard::{ConnectConfig, ConnectMetrics, ConnectTls, Guard, GuardConfig, GuardTls, Introduced, TOKEN_PLUGIN};
 use metadata::Bookies;
 use proto::{ReadTarget, Status};
 use rcgen::{CertificateParams, KeyPair};
@@ -60,7 +60,10 @@ async fn what_is_written_under_tls_with_a_token_is_read_back_and_strangers_write
     let mut stranger = Wire::new(world.network.connect("bk1:3181").await.unwrap());
     assert_eq!(stranger.add(1, 0, b"stranger").await, Status::Unauthorized);
 
-    let connector = Introduced::over(Arc::new(world.network.clone()), &client, &world.clock).await.unwrap();
+    let connector =
+        Introduced::over(Arc::new(world.network.clone()), &client, &world.clock, &ConnectMetrics::default())
+            .await
+            .unwrap();
     let mut wire = Wire::new(connector.connect("bk1:3181").await.unwrap());
     let payload = vec![7; 100_000];
     for number in 0..24 {

@@ -27,7 +27,7 @@ pub(crate) async fn run(args: BookieArgs) -> Result<(), Fault> {
     let listener = front::bind(&settings.listen).await?;
     let address = advertised("bookie", &listener.address(), &settings.advertise)?;
     let (clock, root) = (Clock::system(), TaskTree::root("bookie"));
-    let connector = door::connector(&settings.connect, &clock).await?;
+    let (connector, connecting) = door::connector(&settings.connect, &clock).await?;
     if settings.bookie.relay_concurrency > 0
         && let Some(what) = door::missing(&settings.guard, &settings.connect)
     {
@@ -38,6 +38,7 @@ pub(crate) async fn run(args: BookieArgs) -> Result<(), Fault> {
     }
     let guard = door::guard(&settings.guard, &settings.listen, &clock).await?;
     let watched = Watched::start("bookie", &root, &settings.admin, &settings.listen).await?;
+    watched.admin.metrics.add(connecting);
     let disk = LocalDisk::open(&dir)
         .await
         .map_err(|error| Fault::usage(format!("data folder {}: {error}; choose another with --dir", dir.display())))?;

@@ -4,9 +4,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use common::clock::Clock;
+use common::metrics::Set;
 use common::net::{Connector, Listener, TcpConnector};
 use common::shutdown::TaskTree;
-use guard::{ConnectConfig, ConnectTls, Guard, GuardConfig, GuardTls, Introduced};
+use guard::{ConnectConfig, ConnectMetrics, ConnectTls, Guard, GuardConfig, GuardTls, Introduced};
 
 use super::usage;
 use crate::Fault;
@@ -33,12 +34,14 @@ pub(crate) fn guarded(guard: Option<&Arc<Guard>>, listener: Box<dyn Listener>, t
     }
 }
 
-/// The way to bookies and to gateways for cold ids, over TCP.
+/// The way to bookies and to gateways for cold ids, over TCP, and the metrics of its files.
 ///
 /// # Errors
 /// Settings that do not fit each other, and files that cannot be used.
-pub(crate) async fn connector(config: &ConnectConfig, clock: &Clock) -> Result<Arc<dyn Connector>, Fault> {
-    Introduced::over(Arc::new(TcpConnector), config, clock).await.map_err(usage)
+pub(crate) async fn connector(config: &ConnectConfig, clock: &Clock) -> Result<(Arc<dyn Connector>, Set), Fault> {
+    let metrics = ConnectMetrics::default();
+    let connector = Introduced::over(Arc::new(TcpConnector), config, clock, &metrics).await.map_err(usage)?;
+    Ok((connector, metrics.shown()))
 }
 
 /// Checks that a node that speaks to itself would let itself in.

@@ -37,11 +37,12 @@ pub(crate) async fn run(args: GatewayArgs) -> Result<(), Fault> {
         None => None,
     };
     let (clock, rng) = (Clock::system(), Rng::from_os());
-    let connector = door::connector(&settings.connect, &clock).await?;
+    let (connector, connecting) = door::connector(&settings.connect, &clock).await?;
     let bound = cold_ids.as_ref().map_or_else(String::new, |listener| listener.address());
     let guard = door::guard(&settings.guard, &bound, &clock).await?;
     let root = TaskTree::root("gateway");
     let watched = Watched::start("gateway", &root, &settings.admin, &settings.listen).await?;
+    watched.admin.metrics.add(connecting);
     let (metadata, instance) = compose::metadata(&settings.metadata, &rng, &watched.admin.metrics).await?;
     let cold = compose::cold(&cold_url, &rng, &watched.admin.metrics).await?;
 

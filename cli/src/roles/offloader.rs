@@ -27,9 +27,10 @@ pub(crate) async fn run(args: OffloaderArgs) -> Result<(), Fault> {
     let listener = front::bind(&settings.listen).await?;
     let endpoint = format!("http://{}", listener.address());
     let (clock, rng) = (Clock::system(), Rng::from_os());
-    let connector = door::connector(&settings.connect, &clock).await?;
+    let (connector, connecting) = door::connector(&settings.connect, &clock).await?;
     let root = TaskTree::root("offloader");
     let watched = Watched::start("offloader", &root, &settings.admin, &settings.listen).await?;
+    watched.admin.metrics.add(connecting);
     let (metadata, instance) = compose::metadata(&settings.metadata, &rng, &watched.admin.metrics).await?;
     let cold = compose::cold(&cold_url, &rng, &watched.admin.metrics).await?;
 

@@ -11,10 +11,12 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::support::{ADDRESS, Authority, Raw, TOKEN, World};
 use crate::metrics::Ended;
-use crate::{ConnectConfig, Guard, GuardTls, Introduced};
+use crate::{ConnectConfig, ConnectMetrics, Guard, GuardTls, Introduced};
 
 async fn connect(world: &World, config: &ConnectConfig) -> io::Result<BoxStream> {
-    let connector = Introduced::over(Arc::new(world.network.clone()), config, &world.clock).await.unwrap();
+    let connector = Introduced::over(Arc::new(world.network.clone()), config, &world.clock, &ConnectMetrics::default())
+        .await
+        .unwrap();
     connector.connect(ADDRESS).await
 }
 
@@ -105,7 +107,9 @@ async fn servers_that_are_not_who_they_should_be_are_not_spoken_to() {
     let told = refused(&world, &other).await;
     assert!(told.contains("TLS was not set up: invalid peer certificate"), "{told}");
 
-    let connector = Introduced::over(Arc::new(world.network.clone()), &good, &world.clock).await.unwrap();
+    let connector = Introduced::over(Arc::new(world.network.clone()), &good, &world.clock, &ConnectMetrics::default())
+        .await
+        .unwrap();
     let guard = Guard::open(&world.guard(GuardTls::Required, true), &world.clock).await.unwrap().unwrap();
     let _other_host = guard.listen(Box::new(world.network.listen("other.test:3181")), &world.tasks);
     let told = connector.connect("other.test:3181").await.err().unwrap().to_string();
@@ -124,8 +128,14 @@ async fn certificates_may_be_for_addresses() {
     let mut guard = world.guard(GuardTls::Required, false);
     (guard.certificate, guard.key) = world.issued(&world.authority, "address", &["10.0.0.7", "::1"]);
     let guard = Guard::open(&guard, &world.clock).await.unwrap().unwrap();
-    let connector =
-        Introduced::over(Arc::new(world.network.clone()), &world.connect(true, None), &world.clock).await.unwrap();
+    let connector = Introduced::over(
+        Arc::new(world.network.clone()),
+        &world.connect(true, None),
+        &world.clock,
+        &ConnectMetrics::default(),
+    )
+    .await
+    .unwrap();
     for (address, is_named) in [("10.0.0.7:3181", true), ("[::1]:3181", true), ("10.0.0.8:3181", false)] {
         let mut listener = guard.listen(Box::new(world.network.listen(address)), &world.tasks);
         let connected = connector.connect(address).await;
@@ -165,7 +175,10 @@ async fn a_token_goes_in_clear_within_this_machine_only() {
     assert_eq!(served.guard.counts().count(Ended::Left), 0, "nothing was even connected");
     let guard = Guard::open(&world.guard(GuardTls::Off, true), &world.clock).await.unwrap().unwrap();
     let mut listener = guard.listen(Box::new(world.network.listen("127.0.0.1:3181")), &world.tasks);
-    let connector = Introduced::over(Arc::new(world.network.clone()), &config, &world.clock).await.unwrap();
+    let connector =
+        Introduced::over(Arc::new(world.network.clone()), &config, &world.clock, &ConnectMetrics::default())
+            .await
+            .unwrap();
     let (connected, accepted) = tokio::join!(connector.connect("127.0.0.1:3181"), listener.accept());
     assert!(connected.is_ok() && accepted.unwrap().1.ends_with("(token of writer-1)"));
     assert!(served.nobody_came_in());

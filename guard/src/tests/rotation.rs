@@ -8,12 +8,12 @@ use common::net::Connector;
 
 use super::support::{ADDRESS, Authority, HOST, Raw, TOKEN, World, line, replace};
 use crate::files::LOOK_INTERVAL;
-use crate::{ConnectConfig, Guard, GuardConfig, GuardTls, Introduced};
+use crate::{ConnectConfig, ConnectMetrics, Guard, GuardConfig, GuardTls, Introduced};
 
 const NEW_TOKEN: &str = "a newer token of the first writer";
 
 async fn connector(world: &World, config: &ConnectConfig) -> Arc<dyn Connector> {
-    Introduced::over(Arc::new(world.network.clone()), config, &world.clock).await.unwrap()
+    Introduced::over(Arc::new(world.network.clone()), config, &world.clock, &ConnectMetrics::default()).await.unwrap()
 }
 
 async fn look_again() {
@@ -81,6 +81,66 @@ async fn certificates_change_without_a_restart_at_either_end() {
     assert!(client.connect(ADDRESS).await.is_ok());
 }
 
+/// 2032-12-31 00:00 UTC.
+const END_OF_2032: u64 = 1_988_064_000;
+/// 2031-12-31 00:00 UTC.
+const END_OF_2031: u64 = 1_956_441_600;
+
+#[tokio::test(start_paused = true)]
+async fn a_certificate_that_is_not_valid_now_replaces_none_at_either_end() {
+    let world = World::new();
+    let mut config = world.guard(GuardTls::Required, false);
+    let clients = Authority::new("clients");
+    config.client_ca = world.file("clients.pem", &clients.pem());
+    let guard = Guard::open(&config, &world.clock).await.unwrap().unwrap();
+    let mut client = world.connect(true, None);
+    (client.certificate, client.key) = world.issued(&clients, "client", &["writer-1"]);
+    let metrics = ConnectMetrics::default();
+    let connector = Introduced::over(Arc::new(world.network.clone()), &client, &world.clock, &metrics).await.unwrap();
+    let _served = world.serve_behind(&guard);
+    assert!(connector.connect(ADDRESS).await.is_ok());
+    let seen = || (guard.counts().files.counts(), metrics.0.counts());
+    assert_eq!(seen(), ((0, 0, END_OF_2031), (0, 0, END_OF_2031)));
+
+    for (round, years) in [2027..=2028, 2031..=2032].into_iter().enumerate() {
+        for (by, certificate, key, name) in [
+            (&world.authority, &config.certificate, &config.key, HOST),
+            (&clients, &client.certificate, &client.key, "writer-1"),
+        ] {
+            let (new_certificate, new_key) = by.issue_for(&[name], years.clone());
+            replace(certificate, &new_certificate);
+            replace(key, &new_key);
+        }
+        look_again().await;
+        assert!(connector.connect(ADDRESS).await.is_ok(), "round {round}");
+        let failed = round as u64 + 1;
+        assert_eq!(seen(), ((0, failed, END_OF_2031), (0, failed, END_OF_2031)));
+    }
+
+    let (certificate, key) = world.authority.issue_for(&[HOST], 2029..=2032);
+    replace(&config.certificate, &certificate);
+    replace(&config.key, &key);
+    look_again().await;
+    assert!(connector.connect(ADDRESS).await.is_ok());
+    assert_eq!(seen().0, (1, 2, END_OF_2032));
+}
+
+#[tokio::test]
+async fn a_certificate_that_is_not_valid_ends_no_start() {
+    let world = World::new();
+    let config = world.guard(GuardTls::Offered, false);
+    let (certificate, key) = world.authority.issue_for(&[HOST], 2027..=2028);
+    replace(&config.certificate, &certificate);
+    replace(&config.key, &key);
+    let guard = Guard::open(&config, &world.clock).await.unwrap().unwrap();
+    let _served = world.serve_behind(&guard);
+    // In clear it serves; who verifies refuses it.
+    let mut clear = Raw::new(connector(&world, &ConnectConfig::default()).await.connect(ADDRESS).await.unwrap());
+    clear.is_served(b"in clear as before").await;
+    let verifying = connector(&world, &world.connect(true, None)).await;
+    assert!(verifying.connect(ADDRESS).await.err().unwrap().to_string().contains("TLS was not set up"));
+}
+
 async fn told(world: &World, config: GuardConfig) -> String {
     Guard::open(&config, &world.clock).await.err().unwrap().to_string()
 }
@@ -116,7 +176,10 @@ async fn files_that_cannot_be_used_end_the_start_and_are_named() {
         (ConnectConfig { token: empty, ..client.clone() }, "a token has 16 to 4096"),
         (ConnectConfig { key: missing(), ..client }, "connect.key"),
     ] {
-        let told = Introduced::over(Arc::new(world.network.clone()), &config, &world.clock).await.err().unwrap();
+        let told = Introduced::over(Arc::new(world.network.clone()), &config, &world.clock, &ConnectMetrics::default())
+            .await
+            .err()
+            .unwrap();
         assert!(told.to_string().contains(named), "{told}");
     }
 }

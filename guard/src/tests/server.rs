@@ -382,7 +382,7 @@ proptest! {
             Arc::new(tls::server(&content("certificate", certificate), &content("key", key), None, &world.clock).unwrap())
         });
         let tokens = Content { named: Named::new("tokens", "tokens".as_ref()), bytes: super::support::line("a", TOKEN).into_bytes() };
-        let material = Material { tls: server, tokens: Some(Tokens::parse(&tokens).unwrap()) };
+        let material = Material { tls: server, tokens: Some(Tokens::parse(&tokens).unwrap()), validity: None };
         let demands = proto::Demands { tls, plugin: Some(TOKEN_PLUGIN.to_owned()) };
         let came_in = let_in(&demands, &material, &bytes);
         // A changed transaction number is still the token's holder; everything else is nobody.

@@ -1,5 +1,6 @@
 //! Authorities, files, and a server behind a guard that gives back what it is sent.
 
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,10 +48,15 @@ impl Authority {
 
     /// A certificate for these names, valid from 2029 to the end of 2031, and its key.
     pub(super) fn issue(&self, names: &[&str]) -> (String, String) {
+        self.issue_for(names, 2029..=2031)
+    }
+
+    /// A certificate for these names, valid from the first day of the first year to the last one of the last, and its key.
+    pub(super) fn issue_for(&self, names: &[&str], years: RangeInclusive<i32>) -> (String, String) {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let mut params = CertificateParams::new(names).unwrap();
-        params.not_before = date_time_ymd(2029, 1, 1);
-        params.not_after = date_time_ymd(2031, 12, 31);
+        params.not_before = date_time_ymd(*years.start(), 1, 1);
+        params.not_after = date_time_ymd(*years.end(), 12, 31);
         let key = KeyPair::generate().unwrap();
         (params.signed_by(&key, &self.certificate, &self.key).unwrap().pem(), key.serialize_pem())
     }
@@ -118,7 +124,11 @@ impl World {
 
     /// Starts a server at [`ADDRESS`] that gives back what it is sent.
     pub(super) async fn serve(&self, config: &GuardConfig) -> Served {
-        let guard = Guard::open(config, &self.clock).await.unwrap().unwrap();
+        self.serve_behind(&Guard::open(config, &self.clock).await.unwrap().unwrap())
+    }
+
+    /// As [`World::serve`], behind a guard that is there.
+    pub(super) fn serve_behind(&self, guard: &Arc<Guard>) -> Served {
         let mut listener = guard.listen(Box::new(self.network.listen(ADDRESS)), &self.tasks);
         assert_eq!(listener.address(), ADDRESS);
         let (told, peers) = mpsc::unbounded_channel();
@@ -133,7 +143,7 @@ impl World {
                 });
             }
         });
-        Served { guard, peers }
+        Served { guard: Arc::clone(guard), peers }
     }
 
     /// A connection on which nothing was said.
