@@ -240,6 +240,7 @@ impl Bookie {
             info: BookieInfo { address: self.address.clone(), offer, relays: self.store.config.relay_concurrency > 0 },
             ttl: self.store.config.registration_ttl.duration(),
             state: self.store.condition.watch(),
+            requests: self.store.release_requests.subscribe(),
         };
         let lease = registration.begin().await?;
         self.tasks.spawn("registration", registration.run(lease, self.tasks.clone()));

@@ -18,6 +18,7 @@
 //! Between 3 and 4 the next run goes on. Within 4 the mark is found at the next start, which removes the file.
 
 mod elsewhere;
+mod requests;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -122,6 +123,7 @@ impl Collector {
     /// One run over the sealed segments. Not cancel-safe, but a run that stops anywhere is completed by the next.
     pub(crate) async fn run(&self) -> Result<CollectReport, Error> {
         let report = self.run_once().await;
+        self.ask_for_releases().await;
         self.store.metrics.collected(report.as_ref().ok());
         report
     }

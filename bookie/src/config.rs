@@ -70,6 +70,9 @@ pub struct BookieConfig {
     pub sync: SyncMode,
     /// How often segments are looked through for ledgers that may be dropped.
     pub collect_interval: Span,
+    /// From which share of what segments may occupy, in percent, the bookie asks offloaders to release the ledgers of its oldest
+    /// segments. Until then they stay for as long as offloaders let them. 100: it never asks.
+    pub release_request_percent: u64,
     /// How long a ledger is kept after a recovery add, whatever metadata says: repair is under way.
     pub recovery_grace: Span,
     /// How long a reply may wait for a peer that takes nothing before its connection is closed.
@@ -102,6 +105,7 @@ impl Default for BookieConfig {
             frame_bytes_max: ByteSize::new(proto::FRAME_BYTES_MAX_DEFAULT as u64),
             sync: SyncMode::Always,
             collect_interval: Span::secs(60),
+            release_request_percent: 50,
             recovery_grace: Span::secs(3600),
             write_timeout: Span::secs(30),
             registration_ttl: Span::secs(10),
@@ -134,7 +138,7 @@ impl BookieConfig {
     /// # Errors
     /// [`Error::Config`] naming the first setting that does not.
     pub fn validate(&self) -> Result<(), Error> {
-        let rules: [(bool, &str); 15] = [
+        let rules: [(bool, &str); 16] = [
             (self.segment_bytes.bytes() >= SEGMENT_BYTES_MIN, "segment_bytes must be at least 64KiB"),
             (self.segment_bytes.bytes() <= SEGMENT_BYTES_MAX, "segment_bytes must be at most 2GiB"),
             (self.disk_bytes_max >= self.segment_bytes, "disk_bytes_max must be at least segment_bytes"),
@@ -150,6 +154,7 @@ impl BookieConfig {
             (!self.relay_deadline.duration().is_zero(), "relay_deadline must be longer than 0s"),
             (self.long_polls_max <= LONG_POLLS_LIMIT, "long_polls_max must be at most 16000"),
             (!self.collect_interval.duration().is_zero(), "collect_interval must be longer than 0s"),
+            ((1..=100).contains(&self.release_request_percent), "release_request_percent must be 1 to 100"),
         ];
         match rules.iter().find(|(holds, _)| !holds) {
             Some((_, rule)) => Err(Error::Config((*rule).to_owned())),

@@ -109,6 +109,10 @@ const HELD_BACK: Def = Def::new(
     "Ledgers that live elsewhere and were kept, because another process held their lock or because they are marked as lacking \
      replicas; counted again at each run.",
 );
+const RELEASE_REQUESTS: Def = Def::new(
+    "thermocline_bookie_release_requests",
+    "Ledgers that the bookie asks offloaders to release, since they keep its oldest segments and space gets short.",
+);
 const RECLAIMED: Def = Def::new("thermocline_bookie_collector_segments_removed", "Segments that were removed.");
 const FREED: Def = Def::new("thermocline_bookie_collector_freed_bytes", "Bytes given back by removed segments.");
 
@@ -399,6 +403,7 @@ impl Metrics {
         look(STORED, |store| store.entries());
         look(LEDGERS, |store| store.ledgers());
         look(TOMBSTONES, |store| store.tombstones.count());
+        look(RELEASE_REQUESTS, |store| store.release_requests.borrow().len() as u64);
         look(LIMBO, |store| store.limbo.count());
         let watched = Arc::downgrade(store);
         set.computed_by(STATE, move |state: State| {

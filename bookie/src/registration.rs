@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use common::shutdown::TaskTree;
-use ledger::BookieId;
-use metadata::{BookieInfo, Bookies, Cluster, InstanceId, LeaseId, MetadataStore, Mode, RegisterError};
+use ledger::{BookieId, LedgerId};
+use metadata::{
+    BookieInfo, Bookies, Cluster, InstanceId, LeaseId, MetadataStore, Mode, RegisterError, ReleaseRequests,
+};
 use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -23,7 +25,12 @@ pub(crate) struct Registration {
     pub(crate) info: BookieInfo,
     pub(crate) ttl: Duration,
     pub(crate) state: watch::Receiver<BookieState>,
+    /// What the bookie asks to be released.
+    pub(crate) requests: watch::Receiver<Arc<[LedgerId]>>,
 }
+
+/// What was asked for last, and under which lease.
+type Asked = Option<(LeaseId, Arc<[LedgerId]>)>;
 
 fn mode(state: &BookieState) -> Mode {
     match state {
@@ -134,11 +141,30 @@ impl Registration {
         }
     }
 
+    /// Tells what the bookie asks for now, unless that was told. What cannot be told is tried again with the next beat; requests
+    /// are wishes, and the registration waits for none.
+    async fn ask(&mut self, lease: LeaseId, asked: &mut Asked) {
+        let wanted = self.requests.borrow_and_update().clone();
+        let (of, told) = asked.as_ref().map_or((lease, &[][..]), |(of, told)| (*of, &told[..]));
+        if told == &wanted[..] && (of == lease || wanted.is_empty()) {
+            return;
+        }
+        let requests = ReleaseRequests::new(self.store.clone());
+        match tokio::time::timeout(self.ttl / 6, requests.put(&self.id, &wanted, lease)).await {
+            Ok(Ok(())) => *asked = Some((lease, wanted)),
+            Ok(Err(error)) => {
+                tracing::debug!(bookie = %self.id, error = &error as &dyn std::error::Error, "requests for releases wait");
+            }
+            Err(_) => tracing::debug!(bookie = %self.id, "requests for releases wait: metadata does not answer"),
+        }
+    }
+
     /// Keeps the registration alive and true until the bookie stops. While metadata is away the bookie serves on; the registration
     /// is kept if it comes back within the lease's life, and made anew otherwise.
     pub(crate) async fn run(mut self, mut lease: LeaseId, tasks: TaskTree) {
         let (mut kept, mut told) = (Instant::now(), false);
         let (mut registered, mut pause) = (true, self.ttl / 3);
+        let mut asked = Asked::None;
         loop {
             tokio::select! {
                 biased;
@@ -149,15 +175,21 @@ impl Registration {
                     }
                     registered = false;
                 }
+                changed = self.requests.changed() => {
+                    if changed.is_err() {
+                        break;
+                    }
+                }
                 () = tokio::time::sleep(pause) => {}
             }
-            let asked = Instant::now();
+            let begun = Instant::now();
             match self.beat(&mut lease, registered).await {
                 Ok(()) => {
                     if std::mem::take(&mut told) {
                         tracing::info!(bookie = %self.id, "registered again");
                     }
-                    (kept, registered, pause) = (asked, true, self.ttl / 3);
+                    (kept, registered, pause) = (begun, true, self.ttl / 3);
+                    self.ask(lease, &mut asked).await;
                 }
                 Err(error) => {
                     (registered, pause) = (false, RETRY);
@@ -261,6 +293,7 @@ mod tests {
         link: Arc<Link>,
         changes: WatchStream,
         state: watch::Sender<BookieState>,
+        requests: watch::Sender<Arc<[LedgerId]>>,
         tasks: TaskTree,
     }
 
@@ -270,6 +303,7 @@ mod tests {
             let instance = Cluster::init_or_open(&*link, &common::rng::Rng::seeded(1)).await.unwrap();
             let changes = link.watch(&metadata::layout::available_root()).await.unwrap();
             let (state, receiver) = watch::channel(BookieState::Writable);
+            let requests = watch::Sender::<Arc<[LedgerId]>>::default();
             let mut registration = Registration {
                 store: link.clone(),
                 instance,
@@ -277,11 +311,12 @@ mod tests {
                 info: BookieInfo::at("b1:3181"),
                 ttl: TTL,
                 state: receiver,
+                requests: requests.subscribe(),
             };
             let lease = registration.begin().await.unwrap();
             let tasks = TaskTree::root("test");
             tasks.spawn("registration", registration.run(lease, tasks.clone()));
-            let mut world = Self { link, changes, state, tasks };
+            let mut world = Self { link, changes, state, requests, tasks };
             assert_eq!(world.next(TTL).await, Some((true, true)));
             world
         }
@@ -322,6 +357,37 @@ mod tests {
         }
         world.tasks.stop(Duration::from_secs(5)).await.unwrap();
         assert_eq!(world.next(TTL).await, Some((true, false)), "an orderly stop gives it back");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_asked_for_stands_with_the_registration_and_is_told_again_with_a_new_one() {
+        let world = World::start().await;
+        let listing = ReleaseRequests::new(world.link.clone());
+        let listed = async || listing.list().await.unwrap().into_iter().map(LedgerId::get).collect::<Vec<u64>>();
+        let ask = |ids: &[u64]| {
+            world.requests.send_replace(ids.iter().map(|id| LedgerId::new(*id).unwrap()).collect());
+        };
+        ask(&[7, 3]);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(listed().await, [3, 7]);
+        ask(&[4]);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(listed().await, [4]);
+        world.cut(true);
+        ask(&[5]);
+        tokio::time::sleep(TTL * 3).await;
+        world.cut(false);
+        assert!(listed().await.is_empty(), "it ended with the lease");
+        tokio::time::sleep(TTL).await;
+        assert_eq!(listed().await, [5]);
+        world.requests.send_replace(Arc::default());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert!(listed().await.is_empty());
+        world.requests.send_replace([LedgerId::new(9).unwrap()].into());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(listed().await, [9]);
+        world.tasks.stop(Duration::from_secs(5)).await.unwrap();
+        assert!(listed().await.is_empty(), "an orderly stop takes it back");
     }
 
     #[tokio::test(start_paused = true)]

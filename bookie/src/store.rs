@@ -91,6 +91,8 @@ pub(crate) struct Store {
     pub(crate) indexed_ledgers: AtomicU64,
     /// Whether a full segment waits for space in the index.
     pub(crate) seal_waits: watch::Sender<bool>,
+    /// What the bookie asks to be released, see `collector::requests`.
+    pub(crate) release_requests: watch::Sender<Arc<[LedgerId]>>,
 }
 
 /// A durable record on its way to being visible.
@@ -143,6 +145,7 @@ impl Store {
             ledger_rows: tokio::sync::Mutex::default(),
             indexed_ledgers: AtomicU64::new(0),
             seal_waits: watch::Sender::new(false),
+            release_requests: watch::Sender::new(Arc::default()),
             config,
             journal_dir,
             disk,

@@ -19,6 +19,7 @@ mod priority;
 mod real_disk;
 mod rebuild;
 mod relay;
+mod release_requests;
 mod restart;
 mod space;
 mod stall;

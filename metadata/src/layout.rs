@@ -290,6 +290,18 @@ pub fn gateway_key(id: &str) -> Result<Key, crate::Error> {
     gateways_root().join(id)
 }
 
+/// The parent of what bookies ask to be released.
+#[must_use]
+pub fn release_requests_root() -> Key {
+    fixed("/thermocline/release-requests")
+}
+
+/// The ledgers that a bookie asks to be released.
+#[must_use]
+pub fn release_request_key(id: &BookieId) -> Key {
+    Key::known(format!("/thermocline/release-requests/{id}"))
+}
+
 /// The parent of what is known of cold ids: their names, and who owns which shard.
 #[must_use]
 pub fn cold_root() -> Key {

@@ -90,7 +90,7 @@ impl<'a> RecordReader<'a> {
         Error::new(ErrorKind::Damaged, format!("read {}: field {tag} {fault}", self.what))
     }
 
-    fn bytes(&self, tag: u8) -> Result<&'a [u8], Error> {
+    pub(crate) fn slice(&self, tag: u8) -> Result<&'a [u8], Error> {
         let found = self.fields.iter().find(|(found, _)| *found == tag);
         found.map(|(_, value)| *value).ok_or_else(|| self.fault(tag, "is missing"))
     }
@@ -101,16 +101,16 @@ impl<'a> RecordReader<'a> {
     }
 
     pub(crate) fn number(&self, tag: u8) -> Result<u64, Error> {
-        let bytes = self.bytes(tag)?;
+        let bytes = self.slice(tag)?;
         Ok(u64::from_be_bytes(bytes.try_into().map_err(|_| self.fault(tag, "is not 8 bytes"))?))
     }
 
     pub(crate) fn uuid(&self, tag: u8) -> Result<Uuid, Error> {
-        Uuid::from_slice(self.bytes(tag)?).map_err(|_| self.fault(tag, "is not 16 bytes"))
+        Uuid::from_slice(self.slice(tag)?).map_err(|_| self.fault(tag, "is not 16 bytes"))
     }
 
     pub(crate) fn text(&self, tag: u8) -> Result<String, Error> {
-        let text = std::str::from_utf8(self.bytes(tag)?).map_err(|_| self.fault(tag, "is not text"))?;
+        let text = std::str::from_utf8(self.slice(tag)?).map_err(|_| self.fault(tag, "is not text"))?;
         Ok(text.to_owned())
     }
 

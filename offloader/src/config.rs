@@ -18,8 +18,10 @@ pub struct OffloaderConfig {
     pub scan_interval: Span,
     /// How long a ledger must have been seen closed before it is settled. Counted anew after a restart.
     pub settle_after: Span,
-    /// How long a settled ledger is kept on bookies. Counted anew after a restart.
+    /// How long a settled ledger is kept on bookies that have space enough. Counted anew after a restart.
     pub hot_retention: Span,
+    /// How long it is kept on bookies that ask for its release, since space gets short; never longer than `hot_retention`.
+    pub hot_retention_min: Span,
     /// How long one bookie of each write set stays a member of a ledger whose bookies cannot send readers on to the cold tier (those of
     /// Apache BookKeeper): readers that opened it before its release read on there. Stored with the ledger. 0s releases it at once.
     pub handle_grace: Span,
@@ -52,7 +54,8 @@ impl Default for OffloaderConfig {
             enabled: true,
             scan_interval: Span::secs(10),
             settle_after: Span::secs(60),
-            hot_retention: Span::secs(600),
+            hot_retention: Span::secs(4 * 3600),
+            hot_retention_min: Span::secs(600),
             handle_grace: Span::secs(48 * 3600),
             ledgers_in_flight: 2,
             memory_max: ByteSize::mib(128),

@@ -97,6 +97,7 @@ impl Job<'_> {
             attempt,
             closed_since: sight.closed_since,
             settled_since: sight.settled_since,
+            is_requested: self.at.requested.has(self.ledger),
             now,
             wall_ms: self.at.clock.wall_ms(),
         };

@@ -50,6 +50,10 @@ const OLDEST: Def = Def::new(
     "thermocline_offloader_oldest_unsettled_seconds",
     "For how long this offloader has seen the ledger closed that waits longest to be settled; 0 when none waits. Counted anew after a restart.",
 );
+const REQUESTED: Def = Def::new(
+    "thermocline_offloader_requested_ledgers",
+    "Ledgers that bookies that are short of space ask to be released, as last looked up.",
+);
 const SCANS: Def = Def::new("thermocline_offloader_scans", "Passes over all ledgers, by how they ended.");
 
 labels! {
@@ -104,6 +108,7 @@ pub(crate) struct Metrics {
     read_bytes: Counter,
     taken_over: Counter,
     ledgers: By<State, Gauge>,
+    requested: Gauge,
     scans: By<ScanEnd, Counter>,
     /// Since when the ledger is closed that waits longest.
     oldest: Arc<Mutex<Option<Instant>>>,
@@ -143,6 +148,7 @@ impl Metrics {
             read_bytes: Counter::default(),
             taken_over: Counter::default(),
             ledgers: By::default(),
+            requested: Gauge::default(),
             scans: By::default(),
             oldest: Arc::default(),
         }
@@ -183,6 +189,11 @@ impl Metrics {
         self.taken_over.inc();
     }
 
+    /// So many ledgers are asked for.
+    pub(crate) fn requested(&self, ledgers: usize) {
+        self.requested.set(ledgers as u64);
+    }
+
     /// A pass over all ledgers ended; without a census it failed, and what was known stays.
     pub(crate) fn scanned(&self, census: Option<&Census>) {
         self.scans.of(if census.is_some() { ScanEnd::Done } else { ScanEnd::Failed }).inc();
@@ -205,6 +216,7 @@ impl Metrics {
         set.counter(READ_BYTES, &own.read_bytes);
         set.counter(TAKEN_OVER, &own.taken_over);
         set.gauges(LEDGERS, &own.ledgers);
+        set.gauge(REQUESTED, &own.requested);
         set.counters(SCANS, &own.scans);
         let oldest = Arc::clone(&own.oldest);
         set.computed(OLDEST, move || {

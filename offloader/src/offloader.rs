@@ -9,7 +9,7 @@ use common::metrics::Set;
 use common::rng::Rng;
 use common::shutdown::TaskTree;
 use ledger::{BookieId, LedgerId};
-use metadata::{Attempts, Bookies, Catalog, ColdShards, InstanceId, Ledgers, MetadataStore};
+use metadata::{Attempts, Bookies, Catalog, ColdShards, InstanceId, Ledgers, MetadataStore, ReleaseRequests};
 use tokio::sync::{Mutex as AsyncMutex, Semaphore, oneshot};
 use tokio::time::Instant;
 
@@ -19,7 +19,7 @@ use crate::metrics::Metrics;
 use crate::owner::Owner;
 use crate::plan::{Plan, Why};
 use crate::report::Counters;
-use crate::seen::Seen;
+use crate::seen::{Requested, Seen};
 use crate::waiting::Waiting;
 use crate::{EntrySource, OffloadReport, OffloaderConfig, ReleaseProbe, StepObserver, Tallies};
 
@@ -76,6 +76,9 @@ pub(crate) struct Inner {
     pub(crate) observer: Arc<dyn StepObserver>,
     pub(crate) owner: Owner,
     pub(crate) seen: Seen,
+    pub(crate) release_requests: ReleaseRequests,
+    /// What bookies asked for when it was last looked.
+    pub(crate) requested: Requested,
     /// Whether releases wait for gateways.
     pub(crate) waiting: Waiting,
     pub(crate) cold_shards: ColdShards,
@@ -96,6 +99,7 @@ impl Offloader {
     /// [`ErrorKind::Config`] when the settings cannot work.
     pub fn new(parts: OffloaderParts, config: OffloaderConfig) -> Result<Self> {
         config.validate()?;
+        let release_requests = ReleaseRequests::new(Arc::clone(&parts.metadata));
         let cold_shards = ColdShards::new(Arc::clone(&parts.metadata));
         let owner = Owner::new(Arc::clone(&parts.metadata), parts.rng.clone(), config.owner_ttl.duration());
         let inner = Inner {
@@ -116,6 +120,8 @@ impl Offloader {
             observer: parts.observer,
             owner,
             seen: Seen::default(),
+            release_requests,
+            requested: Requested::default(),
             waiting: Waiting::default(),
             cold_shards,
             names_ensured: AtomicU32::new(0),

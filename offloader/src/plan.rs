@@ -18,6 +18,8 @@ pub struct Facts<'a> {
     pub closed_since: Option<Instant>,
     /// Since when it has been seen settled.
     pub settled_since: Option<Instant>,
+    /// Whether a bookie asks for its release.
+    pub is_requested: bool,
     /// The moment of the decision.
     pub now: Instant,
     /// The same by the wall clock, milliseconds since 1970: partial releases outlive processes.
@@ -166,7 +168,9 @@ fn decide_settled(facts: &Facts<'_>, order: Order<'_>) -> Plan {
         Order::Policy(policy) if !policy.enabled => Plan::Nothing(Why::Disabled),
         Order::Policy(_) if stays_ms > 0 => Plan::WaitUntil(facts.now + Duration::from_millis(stays_ms)),
         Order::Policy(policy) => {
-            let due = facts.settled_since.unwrap_or(facts.now) + policy.hot_retention.duration();
+            let (most, least) = (policy.hot_retention.duration(), policy.hot_retention_min.duration());
+            let stays = if facts.is_requested { most.min(least) } else { most };
+            let due = facts.settled_since.unwrap_or(facts.now) + stays;
             if facts.now < due { Plan::WaitUntil(due) } else { Plan::Release }
         }
     }

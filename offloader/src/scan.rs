@@ -43,6 +43,7 @@ impl Inner {
         let own = (self.config.cold_domain.clone(), self.config.cold_port);
         let mut names = BTreeMap::new();
         let mut attempts = self.running_attempts().await?;
+        self.see_to_requests(&attempts).await?;
         let mut after = None;
         while !self.tasks.is_stopping() {
             let page = self.ledgers.list(after, PAGE).await.map_err(listing)?;
@@ -72,6 +73,35 @@ impl Inner {
         self.work(attempts.into_keys().collect()).await;
         self.see_to_names(own, names).await;
         Ok(census)
+    }
+
+    /// Does first what bookies that are short of space ask for.
+    async fn see_to_requests(&self, attempts: &BTreeMap<LedgerId, String>) -> Result<()> {
+        match self.release_requests.list().await {
+            Ok(ledgers) => self.requested.set(ledgers),
+            Err(error) => {
+                // The last ones stand: to release a ledger early that nobody asks for any more does no harm.
+                tracing::warn!(error = &error as &dyn StdError, "look what bookies ask to be released");
+            }
+        }
+        let requested = self.requested.all();
+        self.metrics.requested(requested.len());
+        let ids: Vec<LedgerId> = requested.iter().copied().collect();
+        for ids in ids.chunks(PAGE) {
+            let mut due = Vec::new();
+            for id in ids {
+                if self.tasks.is_stopping() {
+                    return Ok(());
+                }
+                let owner = attempts.get(id).map(String::as_str);
+                let record = self.ledgers.get(*id).await.map_err(listing)?;
+                if record.is_some_and(|record| self.is_due(*id, &record.metadata, owner)) {
+                    due.push(*id);
+                }
+            }
+            self.work(due).await;
+        }
+        Ok(())
     }
 
     /// Sees to it that the cold ids of released ledgers are named, so that gateways register them: the names may be lost, or never
@@ -118,7 +148,9 @@ impl Inner {
         // Whether the owner lives, the job asks.
         let attempt = owner.map(|owner| AttemptFacts { owner, held_by_other: false });
         let wall_ms = self.clock.wall_ms();
-        let mut facts = Facts { metadata, attempt, closed_since: None, settled_since: None, now, wall_ms };
+        let is_requested = self.requested.has(id);
+        let mut facts =
+            Facts { metadata, attempt, closed_since: None, settled_since: None, is_requested, now, wall_ms };
         let order = Order::Policy(&self.config);
         // What stays as it is must not take a place from those that wait for their time.
         if let Plan::Nothing(_) = plan::decide(&facts, order) {

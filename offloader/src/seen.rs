@@ -1,15 +1,15 @@
 //! Since when ledgers have been seen closed or settled, and which of them failed lately. In memory only: after a restart times
 //! count anew, which errs towards keeping entries hot.
 
-use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ledger::LedgerId;
 use tokio::time::Instant;
 
-/// The most ledgers remembered. More than these wait their turn: the lowest ids are settled and released first.
-const LEDGERS_MAX: usize = 65_536;
+/// The most ledgers remembered, about 20 MiB. More than these wait their turn: the lowest ids are settled and released first.
+const LEDGERS_MAX: usize = 256 * 1024;
 
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
@@ -23,6 +23,24 @@ pub(crate) struct Sight {
     pub(crate) settled_since: Option<Instant>,
     pub(crate) failures: u32,
     pub(crate) not_before: Option<Instant>,
+}
+
+/// The ledgers that bookies ask to be released.
+#[derive(Debug, Default)]
+pub(crate) struct Requested(Mutex<Arc<BTreeSet<LedgerId>>>);
+
+impl Requested {
+    pub(crate) fn set(&self, ledgers: BTreeSet<LedgerId>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(ledgers);
+    }
+
+    pub(crate) fn all(&self) -> Arc<BTreeSet<LedgerId>> {
+        Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn has(&self, ledger: LedgerId) -> bool {
+        self.all().contains(&ledger)
+    }
 }
 
 impl Seen {

@@ -37,6 +37,8 @@ pub enum Kind {
     Owner,
     /// A live gateway.
     Gateway,
+    /// What a bookie asks to be released.
+    ReleaseRequest,
     /// How cold ids are named.
     ColdNames,
     /// A shard of cold ids that a gateway owns.
@@ -76,6 +78,7 @@ impl Kind {
             _ if below(layout::abandoned_root()) => Self::Abandoned,
             _ if below(layout::owners_root()) => Self::Owner,
             _ if below(layout::gateways_root()) => Self::Gateway,
+            _ if below(layout::release_requests_root()) => Self::ReleaseRequest,
             _ if below(layout::shards_root()) => Self::Shard,
             _ if below(layout::catalog_root()) => Self::Catalog,
             _ if name.starts_with("/thermocline/doctor/") => Self::Doctor,
@@ -103,6 +106,7 @@ impl Kind {
             Self::Abandoned => "abandoned attempts",
             Self::Owner => "offloaders",
             Self::Gateway => "gateways",
+            Self::ReleaseRequest => "requests for releases",
             Self::ColdNames => "names of cold ids",
             Self::Shard => "owned shards",
             Self::Catalog => "catalog entries",
@@ -186,6 +190,7 @@ mod tests {
             (layout::abandoned_key(Uuid::nil()), Kind::Abandoned),
             (layout::owners_root().join("o").unwrap(), Kind::Owner),
             (layout::gateway_key("g").unwrap(), Kind::Gateway),
+            (layout::release_request_key(&bookie), Kind::ReleaseRequest),
             (layout::cold_names_key(), Kind::ColdNames),
             (layout::shard_key(7), Kind::Shard),
             (layout::catalog_key(ledger, Uuid::nil()), Kind::Catalog),

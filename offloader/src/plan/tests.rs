@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use ::config::Span;
 use ledger::{BookieId, ColdId, EntryId, LedgerId, Password, Quorums};
 
 use super::*;
@@ -49,15 +50,20 @@ struct Case {
     attempt: Option<AttemptFacts<'static>>,
     /// How long ago the ledger was first seen closed and settled.
     seen_secs: (u64, u64),
+    is_requested: bool,
 }
 
 fn case(metadata: LedgerMetadata) -> Case {
-    Case { metadata, attempt: None, seen_secs: (0, 0) }
+    Case { metadata, attempt: None, seen_secs: (0, 0), is_requested: false }
 }
 
 impl Case {
     fn seen(self, closed: u64, settled: u64) -> Self {
         Self { seen_secs: (closed, settled), ..self }
+    }
+
+    fn requested(self) -> Self {
+        Self { is_requested: true, ..self }
     }
 
     fn attempt(self, attempt: Option<AttemptFacts<'static>>) -> Self {
@@ -73,6 +79,7 @@ impl Case {
             attempt: self.attempt,
             closed_since: Some(moment - Duration::from_secs(self.seen_secs.0)),
             settled_since: Some(moment - Duration::from_secs(self.seen_secs.1)),
+            is_requested: self.is_requested,
             now: moment,
             wall_ms: 0,
         };
@@ -93,6 +100,7 @@ impl Case {
             attempt: self.attempt,
             closed_since: Some(moment - Duration::from_secs(self.seen_secs.0)),
             settled_since: Some(moment - Duration::from_secs(self.seen_secs.1)),
+            is_requested: self.is_requested,
             now: moment,
             wall_ms: 0,
         };
@@ -135,9 +143,35 @@ fn an_attempt_left_behind_is_taken_over_and_a_living_one_is_not() {
 
 #[test]
 fn a_settled_ledger_is_released_when_its_time_on_bookies_is_over() {
-    case(settled()).check_waits(600, &Plan::Nothing(Why::Settled), &Plan::Release);
-    case(settled()).seen(9999, 599).check_waits(1, &Plan::Nothing(Why::Settled), &Plan::Release);
-    case(settled()).seen(9999, 600).check(&Plan::Release, &Plan::Nothing(Why::Settled), &Plan::Release);
+    const MOST: u64 = 4 * 3600;
+    let settled_for = |secs| case(settled()).seen(99_999, secs);
+    settled_for(0).check_waits(MOST, &Plan::Nothing(Why::Settled), &Plan::Release);
+    settled_for(MOST - 1).check_waits(1, &Plan::Nothing(Why::Settled), &Plan::Release);
+    settled_for(MOST).check(&Plan::Release, &Plan::Nothing(Why::Settled), &Plan::Release);
+    settled_for(0).requested().check_waits(600, &Plan::Nothing(Why::Settled), &Plan::Release);
+    settled_for(599).requested().check_waits(1, &Plan::Nothing(Why::Settled), &Plan::Release);
+    settled_for(600).requested().check(&Plan::Release, &Plan::Nothing(Why::Settled), &Plan::Release);
+}
+
+#[test]
+fn a_request_never_makes_a_ledger_stay_longer_nor_settle_sooner() {
+    let config = OffloaderConfig { hot_retention: Span::secs(5), ..policy() };
+    let now = Instant::now() + Duration::from_secs(9999);
+    for (metadata, secs) in [(settled(), 5), (closed(), 60)] {
+        for is_requested in [false, true] {
+            let facts = Facts {
+                metadata: &metadata,
+                attempt: None,
+                closed_since: Some(now),
+                settled_since: Some(now),
+                is_requested,
+                now,
+                wall_ms: 0,
+            };
+            let plan = decide(&facts, Order::Policy(&config));
+            assert_eq!(plan, Plan::WaitUntil(now + Duration::from_secs(secs)));
+        }
+    }
 }
 
 #[test]
@@ -152,19 +186,20 @@ fn a_rehydrated_ledger_is_released_again() {
     let value = released(&settled()).encode();
     let hot = LedgerMetadata::decode(&value).unwrap();
     assert!(hot.is_released());
-    case(settled()).seen(9999, 9999).check(&Plan::Release, &Plan::Nothing(Why::Settled), &Plan::Release);
+    case(settled()).seen(99_999, 99_999).check(&Plan::Release, &Plan::Nothing(Why::Settled), &Plan::Release);
 }
 
 #[test]
 fn what_is_partly_released_waits_for_its_time_by_the_wall_clock() {
     let ids = ColdId::for_ledger(LedgerId::new(7).unwrap(), 2, "cold.thermocline", 3181).unwrap();
     let partly = settled().partly_released_to(&ids, 50_000, |_| true).unwrap();
-    let now = Instant::now() + Duration::from_secs(9999);
+    let now = Instant::now() + Duration::from_secs(999_999);
     let facts = |wall_ms| Facts {
         metadata: &partly,
         attempt: None,
         closed_since: None,
-        settled_since: Some(now - Duration::from_secs(9000)),
+        settled_since: Some(now - Duration::from_secs(99_000)),
+        is_requested: false,
         now,
         wall_ms,
     };
@@ -197,6 +232,7 @@ fn switched_off_means_orders_only() {
             attempt: None,
             closed_since: None,
             settled_since: None,
+            is_requested: false,
             now: Instant::now(),
             wall_ms: 0,
         };

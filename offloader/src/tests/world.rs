@@ -175,6 +175,12 @@ impl World {
         ledger
     }
 
+    /// Makes an open ledger.
+    pub(super) async fn open_ledger(&self, ledger: u64) -> LedgerId {
+        self.ledgers.create(id(ledger), &open_metadata(DigestType::Crc32c)).await.unwrap();
+        id(ledger)
+    }
+
     pub(super) async fn record(&self, ledger: LedgerId) -> LedgerRecord {
         self.ledgers.get_quorum(ledger).await.unwrap().unwrap()
     }
