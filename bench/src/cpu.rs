@@ -19,6 +19,9 @@ pub struct CpuTimes(BTreeMap<u64, (String, Duration)>);
 impl CpuTimes {
     /// Reads them from `/proc`; empty where there is none.
     pub fn now() -> Self {
+        // The system counts the time of a thread that runs when it leaves its core or at the next tick, which may be 10 ms away: for
+        // this thread, that is now.
+        std::thread::yield_now();
         let mut times = BTreeMap::new();
         for task in fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
             let path = task.path();
