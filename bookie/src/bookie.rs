@@ -19,6 +19,7 @@ use crate::config::BookieConfig;
 use crate::disk::Disk;
 use crate::error::Error;
 use crate::format::SegmentId;
+use crate::held;
 use crate::identity::{self, Directories};
 use crate::index::{Index, RocksIndex, rows};
 use crate::journal::{JournalWriter, Replayed, SEAL_QUEUE, SealJob, Sealer, SegmentMaker, replay};
@@ -32,6 +33,9 @@ use crate::store::{BookieState, OpenSegment, Store, Tombstones};
 
 /// How often a read-only bookie looks whether there is space again.
 const SPACE_CHECK: Duration = Duration::from_secs(1);
+
+/// How often it is looked for an administrator's word.
+const HOLD_CHECK: Duration = Duration::from_secs(1);
 
 /// How often it is looked at what stalls.
 const STALL_CHECK: Duration = Duration::from_millis(500);
@@ -84,6 +88,7 @@ pub struct BookieStats {
 /// A running storage node.
 pub struct Bookie {
     id: BookieId,
+    dir: PathBuf,
     address: String,
     store: Arc<Store>,
     collector: Arc<Collector>,
@@ -129,7 +134,7 @@ impl Bookie {
         let index = open_index().await?;
         identity.confirm(&*disk, &dirs, &cookies, &*index).await?;
 
-        let (mark, unproven) = Mark::look(disk.clone(), dirs.root, config.sync).await?;
+        let (mark, unproven) = Mark::look(disk.clone(), dirs.root.clone(), config.sync).await?;
         let mark = Arc::new(mark);
         let tombstones = Tombstones::load(&*index).await?;
         let limbo = Limbo::new(unproven);
@@ -143,6 +148,7 @@ impl Bookie {
                     .to_owned(),
             );
         }
+        store.condition.hold(held::reason(&*store.disk, &dirs.root).await?);
         let restored = restore(&store).await?;
         let maker = Arc::new(SegmentMaker::new(store.clone(), rng, restored.next));
         let (seal, jobs) = mpsc::channel(SEAL_QUEUE);
@@ -171,7 +177,7 @@ impl Bookie {
         let server = Arc::new(Server::new(store.clone(), relay, &budget, connections));
         let collector = Collector::new(store.clone(), metadata.clone(), instance.clone(), id.clone(), tasks.clone());
         let collector = Arc::new(collector);
-        let bookie = Self { id, address, store, collector, maker, tasks };
+        let bookie = Self { id, dir: dirs.root, address, store, collector, maker, tasks };
         bookie.serve((writer, mark), (jobs, restored.unsealed), server, listener);
         match bookie.register(metadata, instance, offer).await {
             Ok(()) => {
@@ -224,6 +230,7 @@ impl Bookie {
         });
         self.tasks.spawn("collector", collect_often(self.store.clone(), self.collector.clone(), self.tasks.clone()));
         self.tasks.spawn("space", watch_space(self.store.clone(), maker, self.tasks.clone()));
+        self.tasks.spawn("held", watch_hold(self.store.clone(), self.dir.clone(), self.tasks.clone()));
         self.tasks.spawn("stalls", watch_stalls(self.store.clone(), self.tasks.clone()));
     }
 
@@ -398,6 +405,23 @@ async fn watch_space(store: Arc<Store>, maker: Arc<SegmentMaker>, tasks: TaskTre
     }
 }
 
+/// Looks whether an administrator wants the bookie read-only.
+async fn watch_hold(store: Arc<Store>, dir: PathBuf, tasks: TaskTree) {
+    loop {
+        tokio::select! {
+            () = tasks.stopping() => return,
+            () = tokio::time::sleep(HOLD_CHECK) => {}
+        }
+        match held::reason(&*store.disk, &dir).await {
+            Ok(reason) => store.condition.hold(reason),
+            // What stood last stands.
+            Err(error) => {
+                tracing::debug!(error = &error as &dyn std::error::Error, "the administrator's word is unknown")
+            }
+        }
+    }
+}
+
 /// Tells the log what stalls, and turns the bookie read-only while its journal does.
 async fn watch_stalls(store: Arc<Store>, tasks: TaskTree) {
     let mut watcher = Watcher::default();
@@ -433,6 +457,10 @@ async fn look_for_space(store: &Store, maker: &SegmentMaker) {
     }
     // A full segment that waits for the index is tried again by the sealer: real rows, and more of them than a probe.
     if *store.seal_waits.borrow() || !store.index_takes_writes().await {
+        return;
+    }
+    // Not for one more segment only, which would be full at once and refuse again.
+    if !maker.has_room_to_go_on().await {
         return;
     }
     // A segment in hand is the proof that adds can be taken.

@@ -7,6 +7,7 @@
 //! # Layout
 //! `<dir>/VERSION` and `<dir>/journal/VERSION`: the cookie. `<dir>/journal/<id>.seg`: segments. `<dir>/index/`: the index.
 //! `<dir>/UNPROVEN`: a run that did not sync its journal has not ended in order; see `limbo.rs`.
+//! `<dir>/READONLY`: an administrator wants the bookie to take no entries; see `held.rs`.
 //!
 //! # Promises
 //! * An add is acknowledged after its group is synced. A failed write or sync ends writing until a restart.
@@ -26,6 +27,7 @@ mod config;
 pub mod disk;
 mod error;
 pub mod format;
+mod held;
 mod identity;
 pub mod index;
 mod inspect;
@@ -47,6 +49,7 @@ pub use collector::CollectReport;
 pub use config::{BookieConfig, SyncMode};
 pub use disk::{Disk, LocalDisk, MemoryDisk};
 pub use error::{Error, ErrorKind};
+pub use held::{READ_ONLY_REASON_BYTES_MAX, begin_read_only, end_read_only};
 pub use identity::{cookie_of, known_id};
 pub use inspect::{Inspection, LedgerSeen, RecordSeen, SegmentCheck};
 pub use rebuild::{Rebuilt, rebuild_index};

@@ -61,7 +61,7 @@ const RESTORED: Def = Def::new(
 );
 const STATE: Def = Def::new(
     "thermocline_bookie_state",
-    "1 for the state the bookie is in: writable, read-only (until there is space again, or a stalled journal moves), failed (read-only until a restart), limbo (read-only until it knows which ledgers may have lost entries here).",
+    "1 for the state the bookie is in: writable, read-only (until there is space again, a stalled journal moves, or an administrator says so), failed (read-only until a restart), limbo (read-only until it knows which ledgers may have lost entries here).",
 );
 const DISK_ERRORS: Def = Def::new(
     "thermocline_bookie_disk_errors",

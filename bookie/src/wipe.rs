@@ -17,6 +17,7 @@ use metadata::Cookie;
 
 use crate::error::Error;
 use crate::format::SegmentId;
+use crate::held::READ_ONLY_FILE;
 use crate::identity::{Directories, INTENT_FILE, VERSION_FILE};
 use crate::limbo::MARK_FILE;
 use crate::rebuild::{NEW_INDEX, OLD_INDEX};
@@ -70,7 +71,9 @@ impl Wipe {
         let owner = lock(&dirs.index)?;
         let mut found = Found::default();
         found.take(&dirs.root, |name| {
-            [VERSION_FILE, INTENT_FILE, FORMATTING_FILE, MARK_FILE].iter().any(|known| is_or_was(name, known))
+            [VERSION_FILE, INTENT_FILE, FORMATTING_FILE, MARK_FILE, READ_ONLY_FILE]
+                .iter()
+                .any(|known| is_or_was(name, known))
         })?;
         found.take(&dirs.journal, |name| is_or_was(name, VERSION_FILE) || SegmentId::from_file_name(name).is_some())?;
         // Whatever the database calls its files; it shares its directory with nobody.

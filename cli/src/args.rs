@@ -16,8 +16,9 @@ mod store;
 
 pub use bench::{BenchArgs, BenchCommand, BenchStoreArgs};
 pub use cluster::{
-    BookieCommand, BookieDirArgs, BookieDumpArgs, BookieFormatArgs, BookieRebuildArgs, ClusterCommand,
-    ClusterFormatArgs, ClusterInitArgs, ClusterShowArgs, CookieCommand, CopyArgs, MetadataArgs, MetadataCommand,
+    BookieCommand, BookieDirArgs, BookieDumpArgs, BookieFormatArgs, BookieReadOnlyArgs, BookieRebuildArgs,
+    ClusterCommand, ClusterFormatArgs, ClusterInitArgs, ClusterShowArgs, CookieCommand, CopyArgs, MetadataArgs,
+    MetadataCommand,
 };
 pub use security::{ClientTls, ConnectArgs, GuardArgs, ServerTls};
 pub use store::{StoreCheckArgs, StoreCommand};

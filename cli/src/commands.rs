@@ -2,6 +2,7 @@
 
 mod bench;
 mod bookie_format;
+mod bookie_held;
 mod bookie_inspect;
 mod bookie_rebuild;
 mod cluster;
@@ -40,6 +41,8 @@ pub async fn run(cli: Cli) -> Result<(), Fault> {
         Command::Standalone(args) => standalone::run(args).await,
         Command::Bookie(BookieArgs { command: Some(command), .. }) => match command {
             BookieCommand::Format(args) => bookie_format::run(args).await,
+            BookieCommand::ReadOnly(args) => bookie_held::read_only(args).await,
+            BookieCommand::Writable(args) => bookie_held::writable(args).await,
             BookieCommand::RebuildIndex(args) => Box::pin(bookie_rebuild::run(args)).await,
             BookieCommand::Check(args) => Box::pin(bookie_inspect::check(args)).await,
             BookieCommand::List(args) => Box::pin(bookie_inspect::list(args)).await,

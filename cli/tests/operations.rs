@@ -75,6 +75,52 @@ async fn every_role_shows_its_own_part_and_is_ready_until_it_is_killed() {
     }
 }
 
+#[tokio::test]
+async fn a_running_bookie_is_made_read_only_and_writable_by_hand() {
+    let home = folder();
+    let dir = home.path().join("data").display().to_string();
+    let run = |arguments: &[&str]| {
+        let answer = Command::new(PROGRAM).args(arguments).output().unwrap();
+        let said = String::from_utf8_lossy(&[answer.stdout, answer.stderr].concat()).into_owned();
+        (answer.status.code(), said)
+    };
+    let (code, said) = run(&["bookie", "read-only", "--dir", &dir]);
+    assert!(code == Some(2) && said.contains("no bookie's directory"), "{said}");
+    let metadata = format!("embedded:{}", home.path().join("metadata").display());
+    let arguments = ["bookie", "--listen", "127.0.0.1:0", "--metadata", &metadata, "--dir", &dir, "--id", "b-1"];
+    let mut bookie = Process::spawn(Path::new(PROGRAM), &arguments, &home.path().join("bookie.log")).await.unwrap();
+    let admin = bookie.fact("admin").unwrap().to_owned();
+    let reaches = async |word: &str| {
+        let reached = async {
+            loop {
+                let answer = get(&admin, "/readyz").await;
+                if answer.contains(word) {
+                    return answer;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(DEADLINE, reached).await.expect(word)
+    };
+    let (code, said) = run(&["bookie", "read-only", "--dir", &dir, "--reason", "a new disk"]);
+    assert!(code == Some(0) && said.contains("bookie b-1 takes no entries"), "{said}");
+    let answer = reaches("\"read-only\"").await;
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("a new disk"), "{answer}");
+    bookie.kill9().await.unwrap();
+    bookie.restart().await.unwrap();
+    let admin = bookie.fact("admin").unwrap().to_owned();
+    assert!(get(&admin, "/readyz").await.contains("a new disk"), "from the start");
+    let (code, said) = run(&["bookie", "writable", "--dir", &dir, "--output", "json"]);
+    assert!(code == Some(0) && said.contains("\"was_read_only\":true"), "{said}");
+    let ready = async {
+        while !get(&admin, "/readyz").await.contains("\"ready\"") {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(DEADLINE, ready).await.expect("it takes entries again");
+    bookie.kill9().await.unwrap();
+}
+
 #[test]
 fn the_doctor_says_what_the_machine_can_do_and_leaves_nothing() {
     let home = folder();

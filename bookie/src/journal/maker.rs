@@ -137,6 +137,14 @@ impl SegmentMaker {
         self.check_space(self.store.config.priority_segment_bytes(), Class::Priority).await.is_ok()
     }
 
+    /// Whether there is space for a while and not for one segment only: four of them, or a twentieth of the budget where that is less.
+    pub(crate) async fn has_room_to_go_on(&self) -> bool {
+        let config = &self.store.config;
+        let segment = config.segment_bytes.bytes();
+        let room = segment.max((4 * segment).min(config.disk_bytes_max.bytes() / 20));
+        self.check_space(room, Class::Normal).await.is_ok()
+    }
+
     async fn check_space(&self, bytes: u64, class: Class) -> Result<(), MakeError> {
         let store = &self.store;
         let (config, allocated) = (&store.config, store.allocated_bytes.load(Ordering::Relaxed));

@@ -35,6 +35,8 @@ pub(crate) struct Condition {
 struct Obstacles {
     /// Which ledgers may have lost entries here is not known yet.
     limbo: Option<String>,
+    /// An administrator wants it so.
+    held: Option<String>,
     /// There is no space.
     space: Option<String>,
     /// The journal does not move.
@@ -43,7 +45,7 @@ struct Obstacles {
 
 impl Obstacles {
     fn state(&self) -> BookieState {
-        let reason = self.limbo.as_ref().or(self.space.as_ref()).or(self.stall.as_ref());
+        let reason = [&self.limbo, &self.held, &self.space, &self.stall].into_iter().flatten().next();
         reason.map_or(BookieState::Writable, |reason| BookieState::ReadOnly { reason: reason.clone(), for_good: false })
     }
 }
@@ -127,6 +129,19 @@ impl Condition {
         if obstacles.space.take().is_some() && self.failure().is_none() {
             tracing::info!("the bookie has space again");
             self.take_priority();
+            self.set(obstacles.state());
+        }
+    }
+
+    /// An administrator wants the bookie read-only, or does not any more. Adds of high priority are taken, as where space is short.
+    pub(crate) fn hold(&self, reason: Option<String>) {
+        let mut obstacles = self.obstacles();
+        if obstacles.held != reason && self.failure().is_none() {
+            match &reason {
+                Some(reason) => tracing::warn!(reason, "the bookie is read-only"),
+                None => tracing::info!("the administrator's word is taken back"),
+            }
+            obstacles.held = reason;
             self.set(obstacles.state());
         }
     }

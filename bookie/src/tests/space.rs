@@ -1,6 +1,6 @@
 use super::support::*;
-use crate::BookieState;
 use crate::index::Index as _;
+use crate::{BookieState, begin_read_only, end_read_only};
 use ::config::ByteSize;
 use proto::Status;
 
@@ -272,6 +272,67 @@ async fn nothing_is_sealed_past_a_segment_that_a_stop_left_waiting() {
     for e in 0..end {
         assert_eq!(wire.read(1, e).await.unwrap(), body(1, e, &payload(1, e)));
     }
+    assert_eq!(wire.add(1, end, b"x").await, Status::Ok);
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn an_administrator_keeps_the_bookie_read_only_over_restarts_until_the_word_is_taken_back() {
+    let world = World::new();
+    let dir = std::path::Path::new(DIR);
+    let no_bookie = begin_read_only(&world.disk, std::path::Path::new("/elsewhere"), "").await.unwrap();
+    assert_eq!(no_bookie, None, "nothing is written to what is no bookie's");
+    assert!(!world.disk.files().iter().any(|(path, _)| path.starts_with("/elsewhere")));
+
+    let running = world.start().await;
+    let mut wire = running.connect().await;
+    assert_eq!(wire.add(1, 0, b"x").await, Status::Ok);
+    let too_long = begin_read_only(&world.disk, dir, &"x".repeat(1025)).await.unwrap_err();
+    assert!(too_long.to_string().contains("1024"), "{too_long}");
+    let id = begin_read_only(&world.disk, dir, "the disk\nwill be replaced").await.unwrap();
+    assert_eq!(id, Some(world.id.clone()));
+    settle(|| running.bookie.stats().state != BookieState::Writable).await;
+    let BookieState::ReadOnly { reason, for_good: false } = running.bookie.stats().state else { panic!() };
+    assert!(reason.contains("READONLY") && reason.contains("the disk will be replaced"), "{reason}");
+    assert_eq!(wire.add(1, 1, b"y").await, Status::ReadOnly);
+    assert_eq!(wire.add_as(1, 1, b"y", &key(), RECOVERY).await, Status::Ok, "repair goes on");
+    assert_eq!(wire.read(1, 0).await.unwrap(), body(1, 0, b"x"));
+    // Space that comes and goes changes nothing about it.
+    running.bookie.collect_now().await.unwrap();
+    assert_eq!(wire.add(1, 2, b"z").await, Status::ReadOnly);
+
+    let world = world.crash(running).await;
+    let running = world.start().await;
+    let mut wire = running.connect().await;
+    assert_eq!(world.registered().await, Some(false), "from the start");
+    assert_eq!(wire.add(1, 2, b"z").await, Status::ReadOnly);
+    assert_eq!(end_read_only(&world.disk, dir).await.unwrap(), Some((world.id.clone(), true)));
+    settle(|| running.bookie.stats().state == BookieState::Writable).await;
+    assert_eq!(wire.add(1, 2, b"z").await, Status::Ok);
+    assert_eq!(end_read_only(&world.disk, dir).await.unwrap(), Some((world.id.clone(), false)));
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_bookie_does_not_go_on_for_one_segment_only() {
+    let mut world = World::new();
+    // A hundred segments: five of them are a twentieth, four are wanted.
+    world.config.disk_bytes_max = ByteSize::kib(12_800);
+    world.create_ledger(1, "bk1:3181", false).await;
+    let running = world.start().await;
+    let mut wire = running.connect().await;
+    assert_eq!(wire.add(1, 0, b"x").await, Status::Ok);
+    world.disk.set_capacity(Some(1200 << 10));
+    let end = fill_up(&mut wire, 1).await;
+    let is_writable = || running.bookie.stats().state == BookieState::Writable;
+    let used: u64 = world.disk.files().iter().map(|(_, file)| file.len() as u64).sum();
+    world.disk.set_capacity(Some(used + (300 << 10)));
+    running.bookie.collect_now().await.unwrap();
+    assert!(!is_writable(), "space for two segments");
+    assert_eq!(wire.add(1, end, b"x").await, Status::ReadOnly);
+    world.disk.set_capacity(Some(used + (600 << 10)));
+    running.bookie.collect_now().await.unwrap();
+    assert!(is_writable());
     assert_eq!(wire.add(1, end, b"x").await, Status::Ok);
     running.stop().await;
 }

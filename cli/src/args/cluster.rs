@@ -252,6 +252,22 @@ pub enum BookieCommand {
     ///   thermocline bookie format --dir /data/1 --force      (its cluster is gone)
     #[command(verbatim_doc_comment)]
     Format(BookieFormatArgs),
+    /// Make a bookie read-only, running or not, until `bookie writable`
+    ///
+    /// Writers go to other bookies; what it holds is served, and adds of recovery and repair are taken.
+    /// Holds over restarts: it is a file, READONLY, in the bookie's directory. For maintenance, and
+    /// before a bookie is taken out of the cluster. (BookKeeper: PUT /api/v1/bookie/state/readonly)
+    ///
+    /// Example:
+    ///   thermocline bookie read-only --dir /data/1 --reason "its disk will be replaced"
+    #[command(verbatim_doc_comment)]
+    ReadOnly(BookieReadOnlyArgs),
+    /// Let a bookie take entries again after `bookie read-only`
+    ///
+    /// Example:
+    ///   thermocline bookie writable --dir /data/1
+    #[command(verbatim_doc_comment)]
+    Writable(BookieDirArgs),
     /// Make the index of a stopped bookie anew from its journal segments
     ///
     /// For a bookie that does not start because its index is lost or damaged. Reads every segment, and
@@ -287,7 +303,21 @@ pub enum BookieCommand {
     Dump(BookieDumpArgs),
 }
 
-/// `thermocline bookie check` and `list`.
+/// `thermocline bookie read-only`.
+#[derive(Debug, Clone, Args)]
+pub struct BookieReadOnlyArgs {
+    /// The bookie's directory
+    #[arg(long, value_name = "DIR")]
+    pub dir: PathBuf,
+    /// Why, for whoever looks at the bookie's state
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub reason: String,
+    /// How the result is printed.
+    #[arg(long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+}
+
+/// `thermocline bookie check`, `list` and `writable`.
 #[derive(Debug, Clone, Args)]
 pub struct BookieDirArgs {
     /// The bookie's directory
