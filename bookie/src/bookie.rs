@@ -25,6 +25,7 @@ use crate::index::{Index, RocksIndex, rows};
 use crate::journal::{JournalWriter, Replayed, SEAL_QUEUE, SealJob, Sealer, SegmentMaker, replay};
 use crate::limbo::{Integrity, Limbo, Mark};
 use crate::metrics::Metrics;
+use crate::rebuild::remove_leftovers;
 use crate::registration::Registration;
 use crate::relay::{Relay, RelayParts};
 use crate::server::{Server, accept};
@@ -102,10 +103,15 @@ impl Bookie {
     /// # Errors
     /// A sentence that says what does not fit; nothing is served or registered then, and nothing was removed or cut.
     pub async fn start(config: BookieConfig, parts: BookieParts) -> Result<Self, Error> {
-        let dir = parts.dir.join("index");
-        let open = async || Ok(Arc::new(RocksIndex::open(&dir).await?) as Arc<dyn Index>);
+        let root = parts.dir.clone();
+        let open = async || Ok(Arc::new(RocksIndex::open(&root.join("index")).await?) as Arc<dyn Index>);
         // On the heap: all of the store is made in there.
-        Box::pin(Self::start_inner(config, parts, open)).await
+        let bookie = Box::pin(Self::start_inner(config, parts, open)).await?;
+        if let Err(error) = remove_leftovers(&root).await {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(error, "an index that a rebuild put aside stays; remove it before the next rebuild");
+        }
+        Ok(bookie)
     }
 
     /// As [`Bookie::start`], with another index.

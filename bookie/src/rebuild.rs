@@ -69,8 +69,8 @@ pub struct Rebuilt {
 /// of how many. Not cancel-safe, but may be begun again.
 ///
 /// # Errors
-/// [`Error::Identity`] when `dir` is no bookie's, its bookie runs, or it is being formatted; else what the disk refused. Nothing was
-/// removed then.
+/// [`Error::Identity`] when `dir` is no bookie's, its bookie runs, its index is another bookie's, or it is being formatted; else what the
+/// disk refused. Nothing was lost then that was there.
 pub async fn rebuild_index(dir: &Path, progress: impl Fn(u64, u64)) -> Result<Rebuilt, Error> {
     let dirs = Directories::of(dir);
     let cookie = cookie_of(dirs.clone()).await?;
@@ -98,9 +98,17 @@ pub async fn rebuild_index(dir: &Path, progress: impl Fn(u64, u64)) -> Result<Re
     let names = disk.list(&dirs.journal).await.map_err(Error::disk("list", &dirs.journal))?;
     let mut segments: Vec<SegmentId> = names.iter().filter_map(|name| SegmentId::from_file_name(name)).collect();
     segments.sort_unstable();
+    let mut is_behind = false;
     if let Some(carried) = &carried {
+        let mut opened = carried.opened;
+        for id in segments.iter().filter(|id| **id > carried.opened) {
+            if has_groups(&store, *id).await {
+                opened = *id;
+            }
+        }
+        is_behind = opened > carried.opened;
         // Spare ones were never opened for writing; a start removes them.
-        segments.retain(|id| *id <= carried.opened);
+        segments.retain(|id| *id <= opened);
         let lost = carried.segments.iter().filter(|id| segments.binary_search(id).is_err());
         rebuilt.lost.extend(lost.map(|id| id.file_name()));
     }
@@ -113,15 +121,20 @@ pub async fn rebuild_index(dir: &Path, progress: impl Fn(u64, u64)) -> Result<Re
     let (total, mut before) = (sizes.iter().sum(), Before { id: SegmentId::NONE, last_sequence: 0 });
     let mark = dirs.root.join(MARK_FILE);
     let unsynced = run_blocking("mark", move || mark.exists()).await;
+    if is_behind {
+        tracing::warn!("the old index is older than the segments: what it says of dropped ledgers may be too");
+        put_mark(&*disk, &dirs.root).await?;
+    }
     for (id, bytes) in segments.iter().zip(sizes) {
         progress(rebuilt.bytes, total);
         let tail = match () {
             () if unsynced => Tail::Unsynced,
-            () if segments.last() == Some(id) => Tail::Last,
+            // Where a later one was opened and is lost, all groups of this one were durable.
+            () if opened == Some(*id) => Tail::Last,
             () => Tail::Followed,
         };
         let source = Source { id: *id, bytes, was_sealed: sealed.contains(id), tail };
-        if let Err(error) = take_in(&store, source, &mut before, &mut rebuilt).await {
+        if let Err(error) = take_in(&store, &dirs.root, source, &mut before, &mut rebuilt).await {
             match error {
                 // Of its own index the bookie knows what to do, and of others nobody.
                 Error::Index { .. } | Error::IndexFull { .. } => return Err(error),
@@ -139,7 +152,9 @@ pub async fn rebuild_index(dir: &Path, progress: impl Fn(u64, u64)) -> Result<Re
         index.write(vec![rows::put_opened(opened), rows::put_sealed(opened, before.last_sequence)]).await?;
     }
     rebuilt.ledgers = rows::count_ledgers(&*index).await?;
-    rebuilt.marked = rebuilt.tombstones.is_none()
+    rebuilt.marked = unsynced
+        || is_behind
+        || rebuilt.tombstones.is_none()
         || rebuilt.damaged_groups > 0
         || !rebuilt.unreadable.is_empty()
         || !rebuilt.lost.is_empty();
@@ -265,7 +280,7 @@ impl Old {
             // One that is blank, or was not complete, says nothing.
             let identity = rows::identity(from).await?;
             if identity.as_ref().is_some_and(|found| found != cookie) {
-                return Err(Error::Identity("the index is of another bookie: move it away".to_owned()));
+                return Err(another_bookies());
             }
             Ok::<_, Error>(identity.map(|_| (carried, changes)))
         };
@@ -285,8 +300,18 @@ impl Old {
     }
 }
 
+fn another_bookies() -> Error {
+    Error::Identity("the index is of another bookie: move it away".to_owned())
+}
+
 /// Takes a segment into the index.
-async fn take_in(store: &Store, source: Source, before: &mut Before, rebuilt: &mut Rebuilt) -> Result<(), Error> {
+async fn take_in(
+    store: &Store,
+    root: &Path,
+    source: Source,
+    before: &mut Before,
+    rebuilt: &mut Rebuilt,
+) -> Result<(), Error> {
     let (id, bytes) = (source.id, source.bytes);
     let path = store.sealed.path(id);
     let file = store.disk.open(&path).await.map_err(Error::disk("open", &path))?;
@@ -300,6 +325,10 @@ async fn take_in(store: &Store, source: Source, before: &mut Before, rebuilt: &m
         store.add_unsealed(segment.clone());
         let entries = segment.index().entries;
         *before = Before { id, last_sequence: segment.index().last_sequence };
+        if missing > 0 || source.was_sealed {
+            // Once it is sealed again it looks whole, also to a rebuild that is begun anew.
+            put_mark(&*store.disk, root).await?;
+        }
         seal(store, &segment).await?;
         (rebuilt.reread, rebuilt.entries) = (rebuilt.reread + 1, rebuilt.entries + entries);
         // One that was sealed has lost at least its index, and nothing says that this is all.
@@ -326,6 +355,22 @@ async fn take_in(store: &Store, source: Source, before: &mut Before, rebuilt: &m
     rebuilt.entries += trailer.layout.entries;
     rebuilt.damaged_groups += missing;
     Ok(())
+}
+
+/// Whether a segment was written to. One whose header or first groups cannot be read counts only where a later one was.
+async fn has_groups(store: &Store, id: SegmentId) -> bool {
+    let groups = reread(store, id, (0, false), Tail::Unsynced, Reread::Controls).await;
+    groups.is_ok_and(|(segment, missing)| missing > 0 || segment.index().last_sequence > 0)
+}
+
+/// Removes what a rebuild left that was cut short at its end. For a bookie whose index is known to be whole: it is newer from now on than
+/// the one aside.
+///
+/// # Errors
+/// When the disk refuses it.
+pub(crate) async fn remove_leftovers(root: &Path) -> Result<(), Error> {
+    remove_dir(&root.join(OLD_INDEX)).await?;
+    remove_dir(&root.join(NEW_INDEX)).await
 }
 
 async fn remove_dir(dir: &Path) -> Result<(), Error> {
@@ -364,18 +409,25 @@ async fn bring_back(dirs: &Directories, cookie: &str) -> Result<(), Error> {
     if !aside.is_dir() {
         return Ok(());
     }
+    let away = dirs.root.join(NEW_INDEX);
     if dirs.index.is_dir() {
-        drop(Old::open(dirs).await?);
-        let index = RocksIndex::open(&dirs.index).await?;
-        let whole = rows::identity(&index).await?.as_deref() == Some(cookie);
-        drop(index);
-        if whole {
-            return remove_dir(&aside).await;
+        // One that does not open is what is left of a blank one: no bookie has started with it, or there would be none aside.
+        let found = match Old::open(dirs).await? {
+            Old::Readable(index) => rows::identity(&*index).await?,
+            Old::Unreadable { .. } => None,
+        };
+        match found {
+            Some(found) if found == cookie => return remove_dir(&aside).await,
+            Some(_) => return Err(another_bookies()),
+            None => remove_dir(&away).await?,
         }
-        remove_dir(&dirs.index).await?;
     }
     let (root, to) = (dirs.root.clone(), dirs.index.clone());
     run_blocking("index-bring-back", move || {
+        match std::fs::rename(&to, &away) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(Error::disk("rename", &to)(error)),
+            _ => {}
+        }
         std::fs::rename(&aside, &to).map_err(Error::disk("rename", &aside))?;
         sync(&root)
     })

@@ -85,6 +85,8 @@ pub(crate) struct Relay {
     turns: Arc<Semaphore>,
     turns_max: usize,
     tasks: TaskTree,
+    /// Notes of ends under way.
+    notes: Arc<Semaphore>,
     complaints: Mutex<Complaints>,
 }
 
@@ -184,6 +186,7 @@ impl Relay {
             me,
             tasks,
             store,
+            notes: Arc::new(Semaphore::new(1)),
             complaints: Mutex::default(),
         })
     }
@@ -313,6 +316,8 @@ impl Relay {
         if self.store.cached(ledger).is_some_and(|slot| slot.lock().last_confirmed >= last) {
             return;
         }
+        // One at a time: where the index is slow or full they would pile up. The next read of the ledger tries again.
+        let Ok(note) = self.notes.clone().try_acquire_owned() else { return };
         // Beside the read, which must not wait for a turn at the disk, and to its end, whoever ceases to wait.
         let store = self.store.clone();
         self.tasks.spawn("confirm end", async move {
@@ -320,6 +325,7 @@ impl Relay {
                 let error = &error as &dyn std::error::Error;
                 tracing::debug!(%ledger, error, "note the end of a ledger that moved away");
             }
+            drop(note);
         });
     }
 

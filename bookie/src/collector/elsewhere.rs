@@ -107,8 +107,10 @@ impl Collector {
         // the lease, because it waits for the disk.
         let gone = verdicts.iter().filter(|verdict| verdict.tombstone == Tombstone::Gone);
         let ends: Vec<_> = gone.map(|verdict| (verdict.ledger, verdict.last)).collect();
-        self.store.confirm_ends(&ends).await?;
         let mine = self.is_my_cluster(report).await;
+        if mine {
+            self.store.confirm_ends(&ends).await?;
+        }
         // Asked last: whoever has the lease now had the locks while metadata was read.
         if !mine || self.metadata.keep_alive(lease).await.is_err() {
             report.ledgers_unknown += verdicts.len() as u64;

@@ -42,14 +42,15 @@ pub(crate) struct Sealer {
 impl Sealer {
     /// Works until the writer is gone and its last segment is sealed.
     pub(crate) async fn run(mut self) -> Result<(), Error> {
-        for segment in std::mem::take(&mut self.replayed) {
-            self.seal(&segment).await;
+        let replayed = std::mem::take(&mut self.replayed);
+        for (behind, segment) in (0..replayed.len()).rev().zip(&replayed) {
+            self.seal(segment, behind == 0).await;
         }
         loop {
             tokio::select! {
                 biased;
                 job = self.jobs.recv() => match job {
-                    Some(SealJob(segment)) => self.seal(&segment).await,
+                    Some(SealJob(segment)) => self.seal(&segment, true).await,
                     None => return Ok(()),
                 },
                 () = self.maker.spare_wanted() => self.prepare_spare().await,
@@ -58,8 +59,9 @@ impl Sealer {
     }
 
     /// Seals the next segment, waiting for space in the index as long as the bookie runs. After a failure, or a stop while it
-    /// waits, this segment and all that follow stay as they are and are replayed at the next start.
-    async fn seal(&mut self, segment: &OpenSegment) {
+    /// waits, this segment and all that follow stay as they are and are replayed at the next start. With `last` no other that replay
+    /// left waits behind it.
+    async fn seal(&mut self, segment: &OpenSegment, last: bool) {
         loop {
             self.ended |= self.store.condition.failure().is_some();
             if self.ended {
@@ -67,7 +69,7 @@ impl Sealer {
             }
             match seal(&self.store, segment).await {
                 Ok(()) => {
-                    self.store.seal_waits.send_replace(false);
+                    self.store.seal_waits.send_if_modified(|waits| std::mem::replace(waits, *waits && !last) && last);
                     break;
                 }
                 // Nothing was lost: the segment is served as it is, and its index is written again from the start.

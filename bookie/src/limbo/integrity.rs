@@ -143,7 +143,7 @@ impl Integrity {
             let Some((last, _)) = page.last() else { break };
             after = Some(*last);
             for (ledger, record) in &page {
-                if self.store.tombstones.of(*ledger).is_some() {
+                if is_dropped(self.store.tombstones.of(*ledger)) {
                     continue;
                 }
                 match record {
@@ -159,6 +159,11 @@ impl Integrity {
         }
         self.confirm_cluster().await?;
         self.mark_gone(&elsewhere, &mut named).await?;
+        {
+            // Those that were skipped may stand in memory alone, since an earlier try found no space for them.
+            let held = self.store.tombstones.one_writer().await;
+            self.store.write_tombstones(&held).await?;
+        }
         let mut after = None;
         loop {
             let batch: Vec<LedgerId> = named.behind(after).take(FENCES).collect();
@@ -239,7 +244,7 @@ impl Integrity {
     async fn examine(&self, id: LedgerId, fetched: &mut u64) -> Result<Finding, String> {
         let slot = self.store.slot(id).await.map_err(|error| error.to_string())?;
         // From now on the tombstone says what may be told, once it is durable: it may stand in memory alone.
-        if slot.lock().tombstone.is_some() {
+        if is_dropped(slot.lock().tombstone) {
             let held = self.store.tombstones.one_writer().await;
             self.store.write_tombstones(&held).await.map_err(|error| error.to_string())?;
             return Ok(Finding::Proven);
@@ -376,6 +381,11 @@ fn completion() -> (Completion, oneshot::Receiver<Result<(), Status>>) {
 
 fn names(metadata: &LedgerMetadata, me: &BookieId) -> bool {
     metadata.segments().iter().any(|segment| segment.ensemble.contains(me))
+}
+
+/// Whether nothing of the ledger is to be here. One that was brought back after its drop is a copy like others.
+fn is_dropped(tombstone: Option<Tombstone>) -> bool {
+    matches!(tombstone, Some(Tombstone::Deleted | Tombstone::Gone))
 }
 
 fn late() -> metadata::Error {

@@ -295,3 +295,24 @@ async fn what_stands_behind_a_hole_is_kept() {
     assert_eq!(running.connect().await.read(1, 19).await.unwrap(), body(1, 19, &payload(1, 19)));
     restarted.stop(running).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_copy_that_was_dropped_and_brought_back_is_completed_like_others() {
+    let (pair, running) = Pair::new().await;
+    pair.world.create_ledger(1, PEER, true).await;
+    let mut wire = running.connect().await;
+    wire.fill(&running, 1, 0, 2).await;
+    assert_eq!(pair.peer.connect().await.add(1, 0, &payload(1, 0)).await, Status::Ok);
+    let report = running.bookie.collect_now().await.unwrap();
+    assert_eq!((report.ledgers_gone, report.segments_removed), (1, 2));
+    // Repair brings it back, and metadata counts on this copy.
+    assert_eq!(wire.recover(1, 0, &payload(1, 0)).await, Status::Ok);
+    let record = pair.world.ledgers().get_quorum(ledger(1)).await.unwrap().unwrap();
+    let here_too = pair.open().closed(EntryId::new(0_u64), 1).unwrap();
+    pair.world.ledgers().update(ledger(1), &here_too, record.version).await.unwrap();
+    let pair = pair.power_cut(running).await;
+    let running = pair.world.start().await;
+    settled(&running).await;
+    assert_eq!(running.connect().await.read(1, 0).await.unwrap(), body(1, 0, &payload(1, 0)));
+    pair.stop(running).await;
+}

@@ -242,6 +242,65 @@ async fn a_rebuild_cut_short_between_the_two_indexes_loses_nothing() {
     }
 }
 
+fn copy_dir(from: &Path, to: &Path) {
+    std::fs::create_dir(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_index_that_was_put_aside_goes_with_the_next_start() {
+    let here = Here::new().await;
+    copy_dir(&here.root.join("index"), &here.root.join("index.old"));
+    let (running, mut wire) = here.start().await;
+    assert!(!here.root.join("index.old").exists());
+    assert_eq!(wire.add(1, 9_000, b"newer than what was aside").await, Status::Ok);
+    running.stop().await;
+    remove(&here.root.join("index"));
+    let rebuilt = rebuild_index(&here.root, |_, _| {}).await.unwrap();
+    assert_eq!(rebuilt.tombstones, None, "nothing old is taken for the index");
+    let (running, mut wire) = here.start().await;
+    assert_eq!(wire.read(1, 9_000).await.unwrap(), body(1, 9_000, b"newer than what was aside"));
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn segments_that_are_newer_than_the_index_are_no_spare_ones() {
+    let mut here = Here::new().await;
+    let old = here.root.parent().unwrap().join("backup");
+    copy_dir(&here.root.join("index"), &old);
+    let (running, mut wire) = here.start().await;
+    here.last[1] = wire.fill(&running, 1, here.last[1] + 101, 3).await - 1;
+    assert_eq!(wire.add(1, here.last[1] + 100, b"behind a gap").await, Status::Ok);
+    running.stop().await;
+    remove(&here.root.join("index"));
+    copy_dir(&old, &here.root.join("index"));
+    let rebuilt = rebuild_index(&here.root, |_, _| {}).await.unwrap();
+    assert!(rebuilt.marked && here.marked(), "what it says of dropped ledgers may be too old");
+    let (running, mut wire) = here.start().await;
+    here.check(&mut wire).await;
+    assert_eq!(wire.read(1, here.last[1] - 1).await.unwrap(), body(1, here.last[1] - 1, &payload(1, here.last[1] - 1)));
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_rebuild_cut_short_does_not_make_a_damaged_segment_look_whole() {
+    let here = Here::new().await;
+    let victim = here.segments()[1].clone();
+    change(&victim, |file| file.truncate(file.len() / 2));
+    let (root, calls) = (here.root.clone(), std::sync::atomic::AtomicU64::new(0));
+    let cut = tokio::spawn(async move {
+        let third = |_, _| assert!(calls.fetch_add(1, std::sync::atomic::Ordering::Relaxed) < 2, "cut short");
+        rebuild_index(&root, third).await
+    });
+    assert!(cut.await.unwrap_err().is_panic(), "behind the victim");
+    assert!(here.marked());
+    let rebuilt = rebuild_index(&here.root, |_, _| {}).await.unwrap();
+    assert!(rebuilt.marked && here.marked(), "{rebuilt:?}");
+}
+
 #[tokio::test]
 async fn the_index_of_another_bookie_is_not_taken_over() {
     let (here, other) = (Here::new().await, tempfile::tempdir().unwrap());
@@ -252,8 +311,28 @@ async fn the_index_of_another_bookie_is_not_taken_over() {
     running.stop().await;
     remove(&here.root.join("index"));
     std::fs::rename(stranger.root.join("index"), here.root.join("index")).unwrap();
-    let error = rebuild_index(&here.root, |_, _| {}).await.unwrap_err();
-    assert!(error.kind() == ErrorKind::Identity && error.to_string().contains("another bookie"), "{error}");
+    // Alone, and beside one that was put aside.
+    for aside in [false, true] {
+        if aside {
+            std::fs::create_dir(here.root.join("index.old")).unwrap();
+        }
+        let error = rebuild_index(&here.root, |_, _| {}).await.unwrap_err();
+        assert!(error.kind() == ErrorKind::Identity && error.to_string().contains("another bookie"), "{error}");
+        assert!(here.root.join("index").join("CURRENT").exists());
+    }
+}
+
+#[tokio::test]
+async fn what_is_left_of_a_blank_index_keeps_nobody_from_the_one_aside() {
+    let here = Here::new().await;
+    std::fs::rename(here.root.join("index"), here.root.join("index.old")).unwrap();
+    std::fs::create_dir(here.root.join("index")).unwrap();
+    std::fs::write(here.root.join("index").join("CURRENT"), b"MANIFEST-000001\n").unwrap();
+    let rebuilt = rebuild_index(&here.root, |_, _| {}).await.unwrap();
+    assert_eq!((rebuilt.tombstones, rebuilt.marked), (Some(2), false));
+    let (running, mut wire) = here.start().await;
+    here.check_facts(&mut wire).await;
+    running.stop().await;
 }
 
 #[tokio::test]
