@@ -32,12 +32,12 @@ impl Crowds {
         Self { max, counts: Arc::default() }
     }
 
-    /// Counts a greeting of a peer; `None` when its host has too many.
-    pub(crate) fn enter(&self, peer: &str) -> Option<Counted> {
+    /// Counts a greeting of a peer; `None` when its host has too many, which matters where it is `crowded`.
+    pub(crate) fn enter(&self, peer: &str, crowded: bool) -> Option<Counted> {
         let host = peer_host(peer);
         let mut counts = lock(&self.counts);
         let count = counts.entry(host.clone()).or_default();
-        if *count >= self.max {
+        if crowded && *count >= self.max {
             return None;
         }
         *count += 1;
@@ -97,12 +97,13 @@ mod tests {
     #[test]
     fn a_host_has_so_many_and_no_more() {
         let crowds = Crowds::new(2);
-        let one = crowds.enter("10.0.0.1:1").unwrap();
-        let _two = crowds.enter("10.0.0.1:2").unwrap();
-        assert!(crowds.enter("10.0.0.1:3").is_none());
-        let other = crowds.enter("10.0.0.2:1").unwrap();
+        let one = crowds.enter("10.0.0.1:1", true).unwrap();
+        let _two = crowds.enter("10.0.0.1:2", true).unwrap();
+        assert!(crowds.enter("10.0.0.1:3", true).is_none());
+        assert!(crowds.enter("10.0.0.1:3", false).is_some(), "there is place enough");
+        let other = crowds.enter("10.0.0.2:1", true).unwrap();
         drop(one);
-        assert!(crowds.enter("10.0.0.1:3").is_some());
+        assert!(crowds.enter("10.0.0.1:3", true).is_some());
         drop(other);
         assert_eq!(lock(&crowds.counts).len(), 1, "who has none is forgotten");
     }

@@ -19,9 +19,9 @@ use crate::tls::{self, Validity};
 use crate::tokens::Tokens;
 
 /// Connections that are greeted at one time.
-const GREETINGS_MAX: usize = 1024;
-/// Those of one host: a client of cold ids may open a connection to each of them, 64 for each member of an ensemble.
-pub(crate) const GREETINGS_OF_HOST_MAX: usize = 256;
+pub(crate) const GREETINGS_MAX: usize = 1024;
+/// Those of one host, once half of the places are taken: a client of cold ids may open a connection to each of them, 64 for each member of an ensemble.
+const GREETINGS_OF_HOST_MAX: usize = 256;
 /// Connections that are let in and wait for the server to take them.
 const ADMITTED_MAX: usize = 16;
 
@@ -150,7 +150,8 @@ async fn accept(guard: Arc<Guard>, mut listener: Box<dyn Listener>, admit: Admit
                 return;
             }
         };
-        let Some(counted) = crowds.enter(&peer) else {
+        let crowded = places.available_permits() < GREETINGS_MAX / 2;
+        let Some(counted) = crowds.enter(&peer, crowded) else {
             guard.denied(&peer, &Denied::Crowd);
             continue;
         };

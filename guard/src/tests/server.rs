@@ -18,7 +18,7 @@ use tokio_rustls::TlsConnector;
 use super::support::{ADDRESS, HOST, Raw, TOKEN, World};
 use crate::files::{Content, Named};
 use crate::greet::{GREETING_DEADLINE, Material, greet};
-use crate::listener::GREETINGS_OF_HOST_MAX;
+use crate::listener::GREETINGS_MAX;
 use crate::metrics::{Ended, Metrics};
 use crate::tokens::Tokens;
 use crate::{ConnectConfig, Guard, GuardTls, TOKEN_PLUGIN, tls};
@@ -399,7 +399,7 @@ impl Listener for OneHost {
         let (stream, _) = self.0.accept().await?;
         self.1 += 1;
         // The last one is of another.
-        let host = if self.1 <= GREETINGS_OF_HOST_MAX + 1 { 1 } else { 2 };
+        let host = if self.1 <= GREETINGS_MAX / 2 + 1 { 1 } else { 2 };
         Ok((stream, format!("10.0.0.{host}:{}", self.1)))
     }
 
@@ -414,7 +414,8 @@ async fn one_host_that_says_nothing_leaves_places_to_others() {
     let guard = Guard::open(&world.guard(GuardTls::Off, true), &world.clock).await.unwrap().unwrap();
     let mut listener = guard.listen(Box::new(OneHost(world.network.listen(ADDRESS), 0)), &world.tasks);
     let mut silent = Vec::new();
-    for _ in 0..GREETINGS_OF_HOST_MAX {
+    // As many as it likes while half of the places are free, and none beyond.
+    for _ in 0..GREETINGS_MAX / 2 {
         silent.push(world.raw().await);
     }
     world.raw().await.is_closed().await;

@@ -124,6 +124,8 @@ struct Connection {
     permits: VecDeque<(u64, SharePermit)>,
     /// Since when the peer takes nothing of `output`.
     stuck: Option<Instant>,
+    /// Since when its place is another's.
+    evicted: Option<Instant>,
     /// Whether what was sent last may still wait below, in a TLS session.
     unflushed: bool,
     end: Option<End>,
@@ -150,6 +152,7 @@ impl Connection {
             sent: 0,
             permits: VecDeque::new(),
             stuck: None,
+            evicted: None,
             unflushed: false,
             end: None,
         }
@@ -166,7 +169,8 @@ impl Connection {
             place.set_idle(self.is_idle());
             let may_read = self.end.is_none() && self.may_read();
             let has_room = self.output.len() < WAITING_BYTES_MAX;
-            let deadline = [self.begun.filter(|_| may_read), self.stuck].into_iter().flatten().min();
+            // Who has to go has so long in all, however little it takes at a time.
+            let deadline = [self.begun.filter(|_| may_read), self.stuck, self.evicted].into_iter().flatten().min();
             let patience = async move {
                 match deadline {
                     Some(since) => tokio::time::sleep_until(since + PATIENCE).await,
@@ -180,6 +184,7 @@ impl Connection {
                 biased;
                 () = stopping.cancelled(), if self.end.is_none() => self.end = Some(End::Left),
                 () = place.evicted().cancelled(), if self.end.is_none() => {
+                    self.evicted = Some(Instant::now());
                     // What it asked before it was told to go is served.
                     let read = if may_read { reader.read_buf(&mut self.input).now_or_never() } else { None };
                     if read.transpose()?.is_some_and(|bytes| bytes > 0) {

@@ -142,6 +142,30 @@ async fn an_end_that_is_in_memory_is_not_read_again_for_want_of_room() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_has_to_go_does_not_stay_by_taking_its_answer_slowly() {
+    let config = GatewayConfig { bookkeeper_connections_max: 1, ..GatewayConfig::default() };
+    let served = Served::with(World::new(Sizes { group: 4 << 20, ..Sizes::default() }), config);
+    let made = served.world.make(7, noise(5, 400_000), On::Released).await;
+    let mut peer = served.connect().await;
+    assert_eq!(peer.read_v2(made.ledger, ReadTarget::Entry(id(1)), None).await.status, Status::Ok);
+    let _newcomer = served.connect().await;
+    let mut frame = BytesMut::new();
+    encode_read_v2(made.ledger, ReadTarget::Entry(id(1)), None, false, &mut frame);
+    peer.send(&frame).await;
+    // Some of it every second, which is why it is never stuck.
+    let (mut taken, mut some) = (0, [0; 1024]);
+    for _ in 0..35 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        taken += peer.stream.read(&mut some).await.unwrap();
+    }
+    let mut rest = Vec::new();
+    let drained = tokio::time::timeout(Duration::from_secs(1), peer.stream.read_to_end(&mut rest)).await;
+    drained.expect("it was closed before").unwrap();
+    assert!(taken + rest.len() < 400_000, "it got {taken} and {} bytes", rest.len());
+    assert_eq!(served.front.metrics.evicted.get(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn who_has_to_go_is_answered_what_it_asked_before() {
     let config = GatewayConfig { bookkeeper_connections_max: 1, ..GatewayConfig::default() };
     let served = Served::with(World::new(Sizes::default()), config);
