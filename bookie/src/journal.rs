@@ -8,7 +8,7 @@
 //! full; when there is room again it goes to the disk first, and then what is durable is made visible and answered.
 //!
 //! Each group says how many of those before it may not be durable yet (`GroupHead::settled_through`). After a burst, when the
-//! journal rests, a group without records says that they all are. All groups of a segment are durable before the next is opened.
+//! journal rests, and at an orderly stop, a group without records says that they all are. All groups of a segment are durable before the next is opened.
 //!
 //! # Stalls
 //! A disk that does not answer is waited for. What waits longer than [`ANSWER_AFTER`] is answered with an I/O error all the same, which says that it
@@ -84,6 +84,8 @@ pub(crate) struct JournalWriter {
     sequence: u64,
     /// Whether no group on the disk says of all before the last that they are durable.
     unsettled: bool,
+    /// Whether the last group has records.
+    unclosed: bool,
     spare_asked: bool,
 }
 
@@ -97,8 +99,8 @@ impl JournalWriter {
     ) -> Self {
         let flights = Flights::new(store.clone(), 1);
         let (current, full, end, next) = (None, None, BLOCK_BYTES as u64, Vec::new());
-        let (sequence, unsettled, spare_asked) = (last_sequence, false, false);
-        Self { store, maker, seal, current, end, flights, next, full, sequence, unsettled, spare_asked }
+        let (sequence, unsettled, unclosed, spare_asked) = (last_sequence, false, false, false);
+        Self { store, maker, seal, current, end, flights, next, full, sequence, unsettled, unclosed, spare_asked }
     }
 
     /// Opens the first segment, or goes read-only when there is no space for it.
@@ -138,7 +140,8 @@ impl JournalWriter {
             }
         }
         // A failure has answered all.
-        if self.drain().await.is_ok() && self.unsettled {
+        // Behind the last records too: without it damage there would pass for what a crash tore.
+        if self.drain().await.is_ok() && (self.unsettled || self.unclosed) {
             self.settle();
             let _ = self.drain().await;
         }
@@ -180,6 +183,7 @@ impl JournalWriter {
         let buffer = self.store.group_buffer(group.bytes());
         let (buffer, places) = group.encode(&segment.header, start, (sequence, unsettled), buffer);
         (self.end, self.sequence, self.unsettled) = (start + buffer.len() as u64, sequence, unsettled > 0);
+        self.unclosed = !group.is_empty();
         let berth = Berth { segment, start, end: self.end, sequence, bytes: group.bytes(), places };
         self.flights.push(Flight::of_bytes(group, berth, buffer));
     }

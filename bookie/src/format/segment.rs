@@ -6,6 +6,8 @@ use crate::disk::BLOCK_BYTES;
 
 const MAGIC: &[u8; 8] = b"TCJRNL\0\x01";
 const HEADER_BYTES: usize = 28;
+/// Where the checksum of the reserved length is.
+const RESERVED_CRC_AT: usize = HEADER_BYTES + 8;
 const SUFFIX: &str = ".seg";
 
 /// Names a journal segment of one bookie. Ids only grow and are never used twice.
@@ -74,6 +76,29 @@ impl SegmentHeader {
         let crc = crc32c::crc32c(&block[..HEADER_BYTES - 4]);
         block[HEADER_BYTES - 4..HEADER_BYTES].copy_from_slice(&crc.to_be_bytes());
         block
+    }
+
+    /// The header block of a file for which so many bytes were reserved: that number and CRC32C of all before it follow. Releases that
+    /// do not know them skip them.
+    pub fn encode_reserved(&self, file_bytes: u64) -> [u8; BLOCK_BYTES] {
+        let mut block = self.encode();
+        block[HEADER_BYTES..RESERVED_CRC_AT].copy_from_slice(&file_bytes.to_be_bytes());
+        let crc = crc32c::crc32c(&block[..RESERVED_CRC_AT]);
+        block[RESERVED_CRC_AT..RESERVED_CRC_AT + 4].copy_from_slice(&crc.to_be_bytes());
+        block
+    }
+
+    /// How many bytes were reserved for the file, as its header block says; `None` where an earlier release made it.
+    ///
+    /// # Errors
+    /// When the bytes changed.
+    pub fn reserved_bytes(block: &[u8]) -> Result<Option<u64>, Damage> {
+        let mut cursor = Cursor(block.get(HEADER_BYTES..).unwrap_or_default());
+        match (cursor.u64(), cursor.u32()) {
+            (Some(0), Some(0)) => Ok(None),
+            (Some(bytes), Some(crc)) if crc32c::crc32c(&block[..RESERVED_CRC_AT]) == crc => Ok(Some(bytes)),
+            _ => Err(Damage::new("the segment header has a wrong checksum behind the reserved length")),
+        }
     }
 
     /// Reads a header block.

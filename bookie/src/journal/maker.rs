@@ -125,7 +125,7 @@ impl SegmentMaker {
         state.next = header.id.next();
         store.allocated_bytes.fetch_add(bytes, Ordering::Relaxed);
         // Whatever the sync mode: without its header no group of the segment can be told from what the disk held before.
-        let (_, written) = file.write(0, AlignedBuffer::copy_of(&header.encode()), true).await;
+        let (_, written) = file.write(0, AlignedBuffer::copy_of(&header.encode_reserved(bytes)), true).await;
         written.map_err(Error::disk("write", &path)).map_err(MakeError::Failed)?;
         let synced = store.disk.sync_dir(&store.journal_dir).await;
         synced.map_err(Error::disk("sync", &store.journal_dir)).map_err(MakeError::Failed)?;

@@ -8,7 +8,9 @@ use super::Class;
 use super::seal::seal;
 use crate::disk::{AlignedBuffer, BLOCK_BYTES, DiskFile, read_one};
 use crate::error::Error;
-use crate::format::{GROUP_HEADER_BYTES, GroupCheck, GroupHead, Place, Record, SegmentHeader, SegmentId, decode_group};
+use crate::format::{
+    GROUP_HEADER_BYTES, GroupCheck, GroupHead, Place, Record, SegmentHeader, SegmentId, Trailer, decode_group,
+};
 use crate::store::{Durable, LedgerSlot, OpenSegment, Store};
 
 /// Read ahead during replay, in bytes.
@@ -38,6 +40,10 @@ pub(crate) async fn replay(store: &Store, segments: &[SegmentId], mut last_seque
     // All are read before the first is changed.
     for id in segments {
         let segment = Arc::new(open_segment(store, *id).await?);
+        if is_cut(&segment).await? {
+            let what = "the file is shorter than it was made, and its index is not at its end; bring it back whole";
+            return Err(Error::damaged(&segment.path, segment.capacity, what));
+        }
         segment.index_mut().last_sequence = last_sequence;
         let window = Window::new(&*segment.file, &segment.path, segment.capacity);
         let is_last = segments.last() == Some(id);
@@ -57,21 +63,22 @@ pub(crate) async fn replay(store: &Store, segments: &[SegmentId], mut last_seque
     for (segment, dropped) in replayed {
         store.allocated_bytes.fetch_add(segment.capacity, Ordering::Relaxed);
         // In order: behind one that waits all wait.
+        let mut overwritten = false;
         if unsealed.is_empty() {
             match seal(store, &segment).await {
                 Ok(()) => continue,
-                Err(error) if error.is_index_full() => {
-                    store.seal_waits.send_replace(true);
-                }
+                // The file has its own index and length by now; only the index does not have the rows.
+                Err(error) if error.is_index_full() => overwritten = true,
                 Err(error) => return Err(error),
             }
+            store.seal_waits.send_replace(true);
         }
-        // Sealing would have overwritten them; behind the segments to come they would be taken for damage of this one.
-        for offset in dropped {
+        // Sealing overwrites them, or cuts them off; behind the segments to come they would be taken for damage of this one.
+        for offset in dropped.into_iter().filter(|_| !overwritten) {
             let (_, wiped) = segment.file.write(offset, AlignedBuffer::zeroed(BLOCK_BYTES), false).await;
             wiped.map_err(Error::disk("write", &segment.path))?;
         }
-        // An earlier run may have written it without syncing; sealing would have made good for that.
+        // An earlier run may have written it without syncing; and that it was cut must last.
         segment.file.sync().await.map_err(Error::disk("sync", &segment.path))?;
         unsealed.push(segment);
     }
@@ -116,7 +123,8 @@ pub(crate) async fn reread(
     let window = Window::new(&*segment.file, &segment.path, segment.capacity);
     let reader = Reader { store, segment: &segment, window, tail, take };
     let end = reader.read_groups(if follows { last_sequence } else { 0 }).await?;
-    Ok((segment, end.missing))
+    let cut = u64::from(is_cut(&segment).await?);
+    Ok((segment, end.missing.max(cut)))
 }
 
 /// A record as it stands in a segment.
@@ -168,6 +176,7 @@ pub(crate) async fn walk(
         }
         next = Some(offset + (group.len() as u64).next_multiple_of(BLOCK_BYTES as u64));
     }
+    walked.missing = walked.missing.max(u64::from(is_cut(&segment).await?));
     Ok(walked)
 }
 
@@ -177,6 +186,21 @@ fn gap(last_sequence: u64, offset: u64, head: &GroupHead) -> u64 {
         0 => u64::from(offset > BLOCK_BYTES as u64),
         last => head.sequence.saturating_sub(last + 1),
     }
+}
+
+/// Whether something took the end of a file away: it is shorter than it was made, and not because it was sealed. Groups may be missing
+/// there that nothing else would tell of.
+async fn is_cut(segment: &OpenSegment) -> Result<bool, Error> {
+    let (file, bytes) = (&*segment.file, segment.capacity);
+    let read = async |range| read_one(file, range).await.map_err(Error::disk("read", &segment.path));
+    let block = read(0..BLOCK_BYTES as u64).await?;
+    let reserved =
+        SegmentHeader::reserved_bytes(&block).map_err(|damage| Error::damaged(&segment.path, 0, damage.0))?;
+    if reserved.is_none_or(|reserved| bytes >= reserved) {
+        return Ok(false);
+    }
+    let trailer = read(bytes.saturating_sub(BLOCK_BYTES as u64)..bytes).await?;
+    Ok(!Trailer::decode(&trailer, bytes).is_ok_and(|trailer| trailer.segment == segment.header))
 }
 
 async fn open_segment(store: &Store, id: SegmentId) -> Result<OpenSegment, Error> {

@@ -115,7 +115,9 @@ impl JournalWriter {
         let next = Arc::new(next);
         next.index_mut().last_sequence = self.sequence;
         self.store.add_unsealed(next.clone());
-        (self.end, self.unsettled, self.spare_asked) = (BLOCK_BYTES as u64, false, false);
+        (self.end, self.spare_asked) = (BLOCK_BYTES as u64, false);
+        // All before is durable, and that there is this segment says so.
+        (self.unsettled, self.unclosed) = (false, false);
         self.full = self.current.replace(next);
         // What it has no place for now is the next roll's affair.
         let _ = self.hand_over().await;

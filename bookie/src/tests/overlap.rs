@@ -120,7 +120,11 @@ async fn one_write_at_a_time_where_that_is_wanted() {
         }
     }
     assert_eq!(gate.peak(), 1);
-    running.stop().await;
+    // The stop says of the last group that it is durable.
+    let ((), ()) = tokio::join!(running.stop(), async {
+        settle(|| gate.waiting() > 0).await;
+        gate.finish(0).await;
+    });
     task.abort();
     let file = world.segment_files().swap_remove(0).1;
     assert!(whole_groups(&file).iter().all(|(_, head)| head.unsettled == 0));
