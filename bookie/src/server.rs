@@ -34,6 +34,7 @@ mod outbox;
 mod polls;
 mod reads;
 mod relays;
+mod step;
 mod task;
 
 use std::fmt;

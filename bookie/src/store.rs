@@ -34,7 +34,7 @@ pub use condition::BookieState;
 pub(crate) use condition::Condition;
 pub(crate) use loads::Loads;
 pub(crate) use open::OpenSegment;
-pub(crate) use read::{Fetched, Located, Spot};
+pub(crate) use read::{Fetched, Located, Spot, is_absent};
 pub(crate) use sealed::{SealedFile, SealedSegments};
 pub(crate) use table::{LedgerSlot, LedgerTable};
 pub(crate) use tombstones::Tombstones;

@@ -128,7 +128,7 @@ impl Group {
     pub(super) fn publish(&self, store: &Store, segment: &OpenSegment, end: u64, sequence: u64, places: &[Place]) {
         let last_confirmed = |pending: &Pending| match &pending.work {
             Work::Record { last_confirmed, .. } => *last_confirmed,
-            Work::Marker(_) | Work::Barrier => None,
+            Work::Marker(_) | Work::Turn | Work::Barrier => None,
         };
         let mut records: Vec<Durable<'_>> = Vec::with_capacity(self.len());
         records.extend(self.records().zip(places).map(|((pending, slot, record), place)| Durable {
@@ -148,7 +148,7 @@ impl Group {
         for (pending, written) in self.batch.into_iter().zip(self.written) {
             let result = match (&pending.work, failure) {
                 (Work::Marker(status), _) => Err(*status),
-                (Work::Barrier, failure) => failure.map_or(Ok(()), Err),
+                (Work::Turn | Work::Barrier, failure) => failure.map_or(Ok(()), Err),
                 (Work::Record { .. }, Some(status)) => Err(status),
                 (Work::Record { .. }, None) if written => Ok(()),
                 (Work::Record { .. }, None) if pending.class() < Class::Control => Err(Status::ReadOnly),
@@ -195,7 +195,7 @@ impl<'a> Tally<'a> {
             (Work::Record { kind: RecordKind::Fence, .. }, Ok(())) => self.metrics.fenced(),
             (Work::Record { kind, .. }, Err(status)) if kind.is_entry() => self.metrics.add_refused(status),
             (Work::Marker(status), _) => self.metrics.add_refused(*status),
-            (Work::Record { .. } | Work::Barrier, _) => {}
+            (Work::Record { .. } | Work::Turn | Work::Barrier, _) => {}
         }
     }
 

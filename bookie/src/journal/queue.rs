@@ -22,6 +22,8 @@ pub(crate) enum Work {
     Record { kind: RecordKind, entry: EntryId, body: Bytes, last_confirmed: Option<EntryId> },
     /// Write nothing; answer with this once everything queued before is answered.
     Marker(Status),
+    /// Write nothing; answer once everything queued before is answered.
+    Turn,
     /// Write nothing; answer once everything acknowledged before is on stable storage, whatever the sync mode.
     Barrier,
 }
@@ -86,7 +88,7 @@ impl Pending {
         let status = match self.work {
             Work::Marker(status) => status,
             // Whether it happens is unknown.
-            Work::Record { .. } | Work::Barrier => Status::Io,
+            Work::Record { .. } | Work::Turn | Work::Barrier => Status::Io,
         };
         let done = self.done.take()?;
         Some(LateAnswer { done, status, is_add: self.is_entry() || matches!(self.work, Work::Marker(_)) })
@@ -96,7 +98,7 @@ impl Pending {
     pub(crate) fn bytes(&self) -> u64 {
         match &self.work {
             Work::Record { body, .. } => Record::encoded_bytes(body.len()) as u64,
-            Work::Marker(_) | Work::Barrier => 0,
+            Work::Marker(_) | Work::Turn | Work::Barrier => 0,
         }
     }
 

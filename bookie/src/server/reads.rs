@@ -10,8 +10,9 @@ use tokio::time::Instant;
 use super::Server;
 use super::outbox::Outbox;
 use super::relays::{RelayJob, Relays};
+use super::step::Step;
 use crate::metrics::ReadEnd;
-use crate::store::{Fetched, LedgerSlot, Located, Spot};
+use crate::store::{Fetched, LedgerSlot, Located, Spot, is_absent};
 use crate::wakeups::Wakeups;
 
 /// Batches of one connection that may be under way; others wait for their turn.
@@ -34,7 +35,7 @@ pub(super) struct ReadJob {
     slot: Option<Arc<LedgerSlot>>,
     received: Instant,
     /// Where the entry comes from.
-    end: ReadEnd,
+    pub(super) end: ReadEnd,
 }
 
 #[derive(Clone, Debug)]
@@ -347,7 +348,16 @@ impl Reads {
         };
         job.slot = Some(slot.clone());
         self.fence(job).await?;
-        match self.server.store.locate(&slot, job.target).await? {
+        // What came before this read may be on its way to the disk: an entry that is there in a moment is not told as absent.
+        let queued = slot.has_queued();
+        let located = match self.server.store.locate(&slot, job.target).await {
+            Err(status) if queued && is_absent(status) => {
+                self.server.store.queued_before().await?;
+                self.server.store.locate(&slot, job.target).await?
+            }
+            located => located?,
+        };
+        match located {
             Located::Here(found) => {
                 let permit = self.admit(found.body.len() as u64).await?;
                 Ok((found, permit))
@@ -402,26 +412,46 @@ impl Reads {
             Ok(turn) => turn,
             Err(status) => return batch.into_iter().for_each(|job| self.finish(job, Err(status), None)),
         };
-        let mut step = Step::default();
-        for job in batch {
-            let Some(slot) = job.slot.clone() else { continue };
-            match self.server.by(until, self.server.store.locate(&slot, job.target)).await {
-                Ok(Located::Here(found)) => match self.server.by(until, self.admit(found.body.len() as u64)).await {
-                    Ok(permit) => self.finish(job, Ok(found), Some(permit)),
-                    Err(status) => self.finish(job, Err(status), None),
-                },
-                Ok(Located::There(spot)) => step.push(job, spot),
-                Err(status) => {
-                    if let Some(job) = self.keep_or_relay(job, Some(status)) {
-                        self.finish(job, Err(status), None);
-                    }
+        let (mut jobs, mut again) = (batch, false);
+        loop {
+            let (mut step, mut queued) = (Step::default(), Vec::new());
+            for job in jobs {
+                let Some(slot) = job.slot.clone() else { continue };
+                let may_come = !again && slot.has_queued();
+                match self.server.by(until, self.server.store.locate(&slot, job.target)).await {
+                    // As in [`Reads::read_one`], for all of them at once.
+                    Err(status) if may_come && is_absent(status) => queued.push(job),
+                    located => self.settle(job, located, &mut step, until).await,
+                }
+                if step.bytes >= STEP_BYTES {
+                    self.run(std::mem::take(&mut step), until).await;
                 }
             }
-            if step.bytes >= STEP_BYTES {
-                self.run(std::mem::take(&mut step), until).await;
+            self.run(step, until).await;
+            if queued.is_empty() {
+                return;
+            }
+            if let Err(status) = self.server.by(until, self.server.store.queued_before()).await {
+                return queued.into_iter().for_each(|job| self.finish(job, Err(status), None));
+            }
+            (jobs, again) = (queued, true);
+        }
+    }
+
+    /// Answers a read that was in memory or has nothing to read, and puts others into `step`.
+    async fn settle(&self, job: ReadJob, located: Result<Located, Status>, step: &mut Step, until: Instant) {
+        match located {
+            Ok(Located::Here(found)) => match self.server.by(until, self.admit(found.body.len() as u64)).await {
+                Ok(permit) => self.finish(job, Ok(found), Some(permit)),
+                Err(status) => self.finish(job, Err(status), None),
+            },
+            Ok(Located::There(spot)) => step.push(job, spot),
+            Err(status) => {
+                if let Some(job) = self.keep_or_relay(job, Some(status)) {
+                    self.finish(job, Err(status), None);
+                }
             }
         }
-        self.run(step, until).await;
     }
 
     async fn run(&self, step: Step, until: Instant) {
@@ -457,22 +487,5 @@ impl Reads {
         if let Some(next) = self.next_turn(&job.key()) {
             self.spawn_for(async move |reads| reads.serve_in_turn(next).await);
         }
-    }
-}
-
-/// Reads that go to the disk together.
-#[derive(Default)]
-struct Step {
-    jobs: Vec<ReadJob>,
-    spots: Vec<Spot>,
-    bytes: u64,
-}
-
-impl Step {
-    fn push(&mut self, mut job: ReadJob, spot: Spot) {
-        job.end = ReadEnd::Segment;
-        self.bytes += spot.bytes_behind(self.spots.last());
-        self.jobs.push(job);
-        self.spots.push(spot);
     }
 }

@@ -78,10 +78,11 @@ pub(crate) enum Located {
 }
 
 impl Store {
-    /// What can be said of a read without waiting; `None` when the index or the disk must be asked.
+    /// What can be said of a read without waiting; `None` when the index or the disk must be asked, or adds are on their way.
     pub(crate) fn read_memory(&self, slot: &LedgerSlot, target: ReadTarget) -> Option<Result<Fetched, Status>> {
         let (entry, last_confirmed) = match self.resolve(slot, target) {
             Ok(found) => found,
+            Err(status) if is_absent(status) && slot.has_queued() => return None,
             Err(status) => return Some(Err(status)),
         };
         let newest = self.unsealed().into_iter().next_back()?;
@@ -234,6 +235,11 @@ impl Store {
         }
         answers
     }
+}
+
+/// Whether an answer says that there is no such entry.
+pub(crate) fn is_absent(status: Status) -> bool {
+    matches!(status, Status::NoEntry | Status::NoLedger)
 }
 
 /// Joins sorted places into ranges to read; each with how many places it serves.

@@ -29,6 +29,11 @@ impl LedgerSlot {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether records of the ledger are queued for the journal.
+    pub(crate) fn has_queued(&self) -> bool {
+        self.lock().pending > 0
+    }
+
     /// Tells those who wait that the state changed in a way that may matter to them.
     pub(crate) fn tell_news(&self) {
         self.news.notify_waiters();

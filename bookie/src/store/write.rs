@@ -117,6 +117,20 @@ impl Store {
         self.queue.push(std::iter::once(Pending::nothing(Work::Barrier, Some(done))));
     }
 
+    /// Waits until all that is queued for the journal now is answered: what was admitted before is visible then, or refused. Cancel-safe.
+    ///
+    /// # Errors
+    /// When the journal has failed, or the bookie stops: what becomes of it is unknown.
+    pub(crate) async fn queued_before(&self) -> Result<(), Status> {
+        let (sender, receiver) = oneshot::channel();
+        // A receiver that is gone has nobody left to tell.
+        let done: Completion = Box::new(move |result, _| {
+            let _ = sender.send(result);
+        });
+        self.queue.push(std::iter::once(Pending::nothing(Work::Turn, Some(done))));
+        receiver.await.unwrap_or(Err(Status::Io))
+    }
+
     /// Answers a request with a refusal, now or after what is queued.
     pub(crate) fn refuse(&self, status: Status, done: Completion, in_order: bool) {
         if in_order {

@@ -130,6 +130,47 @@ async fn one_write_at_a_time_where_that_is_wanted() {
     assert!(whole_groups(&file).iter().all(|(_, head)| head.unsettled == 0));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_read_behind_an_add_that_is_on_its_way_waits_for_it() {
+    let world = world(4);
+    let gate = GatedDisk::new(&world.disk);
+    let running = start(&world, &gate).await;
+    let (mut writer, mut reader, mut other) =
+        (running.connect().await, running.connect().await, running.connect().await);
+    send(&mut writer, 0..2).await;
+    settle(|| gate.waiting() > 0).await;
+    let reads = async {
+        assert_eq!(reader.read(1, 1).await.unwrap(), body(1, 1, &long_payload(1)), "it was not absent");
+        assert_eq!(reader.read(1, 7).await, Err(Status::NoEntry), "nothing is on its way any more");
+    };
+    let absent = async { assert_eq!(other.read(1, 7).await, Err(Status::NoEntry)) };
+    let durable = async {
+        // Time enough for an answer.
+        tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+        for answer in 0..2 {
+            let reply = loop {
+                tokio::select! {
+                    biased;
+                    reply = writer.reply() => break reply,
+                    () = settle(|| gate.waiting() > 0) => gate.finish(0).await,
+                }
+            };
+            assert_eq!((reply.entry, reply.status), (answer, Status::Ok));
+        }
+    };
+    tokio::join!(reads, absent, durable);
+    // Of another ledger nothing is: its reads wait for nobody.
+    send(&mut writer, 2..3).await;
+    settle(|| gate.waiting() > 0).await;
+    assert_eq!(reader.read(9, 0).await, Err(Status::NoLedger));
+    assert_eq!(reader.read(1, 0).await.unwrap(), body(1, 0, &long_payload(0)));
+    gate.finish(0).await;
+    let ((), ()) = tokio::join!(running.stop(), async {
+        settle(|| gate.waiting() > 0).await;
+        gate.finish(0).await;
+    });
+}
+
 /// Runs until about `events` groups were durable, cuts the power, and lets some blocks of what was at the disk come through.
 /// Returns the world after that and how many entries were acknowledged.
 async fn cut_off(world: World, seed: u64) -> (World, u64) {
