@@ -22,7 +22,7 @@ use crate::format::SegmentId;
 use crate::held;
 use crate::identity::{self, Directories};
 use crate::index::{Index, RocksIndex, rows};
-use crate::journal::{JournalWriter, Replayed, SEAL_QUEUE, SealJob, Sealer, SegmentMaker, replay};
+use crate::journal::{JournalWriter, Replayed, SEAL_QUEUE, SealJob, Sealer, SegmentMaker, begins_with_a_group, replay};
 use crate::limbo::{Integrity, Limbo, Mark};
 use crate::metrics::Metrics;
 use crate::rebuild::remove_leftovers;
@@ -106,12 +106,7 @@ impl Bookie {
         let root = parts.dir.clone();
         let open = async || Ok(Arc::new(RocksIndex::open(&root.join("index")).await?) as Arc<dyn Index>);
         // On the heap: all of the store is made in there.
-        let bookie = Box::pin(Self::start_inner(config, parts, open)).await?;
-        if let Err(error) = remove_leftovers(&root).await {
-            let error = &error as &dyn std::error::Error;
-            tracing::warn!(error, "an index that a rebuild put aside stays; remove it before the next rebuild");
-        }
-        Ok(bookie)
+        Box::pin(Self::start_inner(config, parts, open, async || remove_leftovers(&root).await)).await
     }
 
     /// As [`Bookie::start`], with another index.
@@ -123,14 +118,16 @@ impl Bookie {
         parts: BookieParts,
         index: Arc<dyn Index>,
     ) -> Result<Self, Error> {
-        Box::pin(Self::start_inner(config, parts, async || Ok(index))).await
+        Box::pin(Self::start_inner(config, parts, async || Ok(index), async || Ok(()))).await
     }
 
-    /// As [`Bookie::start`], with an index that is opened when the directory is known to be the bookie's.
+    /// As [`Bookie::start`], with an index that is opened when the directory is known to be the bookie's. `tidy` removes what is older than
+    /// the index, once that is known to be whole and before anything is served.
     pub(crate) async fn start_inner(
         config: BookieConfig,
         parts: BookieParts,
         open_index: impl AsyncFnOnce() -> Result<Arc<dyn Index>, Error>,
+        tidy: impl AsyncFnOnce() -> Result<(), Error>,
     ) -> Result<Self, Error> {
         config.validate()?;
         let BookieParts { id, dir, disk, metadata, connector, listener, clock, rng, budget, tasks } = parts;
@@ -156,6 +153,7 @@ impl Bookie {
         }
         store.condition.hold(held::reason(&*store.disk, &dirs.root).await?);
         let restored = restore(&store).await?;
+        tidy().await?;
         let maker = Arc::new(SegmentMaker::new(store.clone(), rng, restored.next));
         let (seal, jobs) = mpsc::channel(SEAL_QUEUE);
         let mut writer = JournalWriter::new(store.clone(), maker.clone(), seal, restored.last_sequence);
@@ -378,6 +376,10 @@ async fn restore(store: &Store) -> Result<Restored, Error> {
     for spare in present.iter().filter(|id| **id > opened) {
         // Never opened for writing: that would stand in the index, synced before the first write.
         let path = dir.join(spare.file_name());
+        if begins_with_a_group(store, *spare).await? {
+            let what = "the index is older than this segment: make it anew with `thermocline bookie rebuild-index`";
+            return Err(Error::damaged(&path, 0, what));
+        }
         store.disk.remove(&path).await.map_err(Error::disk("remove", &path))?;
     }
     store.disk.sync_dir(dir).await.map_err(Error::disk("sync", dir))?;
@@ -435,6 +437,9 @@ async fn watch_stalls(store: Arc<Store>, tasks: TaskTree) {
         tokio::select! {
             () = tasks.stopping() => return,
             () = tokio::time::sleep(STALL_CHECK) => {}
+        }
+        if watcher.stood_still(store.clock.now()) {
+            store.stalls.begin_anew();
         }
         let stalls = store.stalls.now();
         let verdict = watcher.look(&stalls, store.clock.now());

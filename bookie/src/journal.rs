@@ -42,7 +42,7 @@ use tokio::sync::mpsc;
 
 pub(crate) use maker::SegmentMaker;
 pub(crate) use queue::{Class, Completion, JournalQueue, Pending, Work};
-pub(crate) use replay::{Replayed, Reread, Tail, Visited, replay, reread, walk};
+pub(crate) use replay::{Replayed, Reread, Tail, Visited, begins_with_a_group, replay, reread, walk};
 pub(crate) use seal::{SealJob, Sealer, enter, seal};
 
 use crate::config::SyncMode;

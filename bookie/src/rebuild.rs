@@ -20,13 +20,13 @@ use common::clock::Clock;
 use common::shutdown::TaskTree;
 
 use crate::config::BookieConfig;
-use crate::disk::{Disk, LocalDisk};
+use crate::disk::{BLOCK_BYTES, Disk, LocalDisk, read_one};
 use crate::error::Error;
 use crate::format::SegmentId;
 use crate::identity::{Directories, VERSION_FILE};
 use crate::index::rows::{self, LedgerSegment, SegmentRow, TombstoneKind};
 use crate::index::{Index, RocksIndex};
-use crate::journal::{Reread, Tail, enter, reread, seal};
+use crate::journal::{Reread, Tail, enter, reread, seal, walk};
 use crate::limbo::{Limbo, MARK_FILE, put_mark};
 use crate::store::{SealedFile, Store, Tombstones};
 use crate::wipe::{self, FORMATTING_FILE};
@@ -123,6 +123,9 @@ pub async fn rebuild_index(dir: &Path, progress: impl Fn(u64, u64)) -> Result<Re
     let unsynced = run_blocking("mark", move || mark.exists()).await;
     if is_behind {
         tracing::warn!("the old index is older than the segments: what it says of dropped ledgers may be too");
+    }
+    if is_behind || rebuilt.tombstones.is_none() {
+        // Now, since segments that are sealed anew tell less than before to a rebuild that is begun anew.
         put_mark(&*disk, &dirs.root).await?;
     }
     for (id, bytes) in segments.iter().zip(sizes) {
@@ -134,15 +137,9 @@ pub async fn rebuild_index(dir: &Path, progress: impl Fn(u64, u64)) -> Result<Re
             () => Tail::Followed,
         };
         let source = Source { id: *id, bytes, was_sealed: sealed.contains(id), tail };
-        if let Err(error) = take_in(&store, &dirs.root, source, &mut before, &mut rebuilt).await {
-            match error {
-                // Of its own index the bookie knows what to do, and of others nobody.
-                Error::Index { .. } | Error::IndexFull { .. } => return Err(error),
-                error => {
-                    tracing::error!(segment = %id, error = &error as &dyn std::error::Error, "segment cannot be read");
-                    rebuilt.unreadable.push(id.file_name());
-                }
-            }
+        if let Taken::Unreadable(error) = take_in(&store, &dirs.root, source, &mut before, &mut rebuilt).await? {
+            tracing::error!(segment = %id, error = &error as &dyn std::error::Error, "segment cannot be read");
+            rebuilt.unreadable.push(id.file_name());
         }
         rebuilt.bytes += bytes;
         store.table.trim(store.sealed_through());
@@ -304,24 +301,48 @@ fn another_bookies() -> Error {
     Error::Identity("the index is of another bookie: move it away".to_owned())
 }
 
+/// What became of a segment.
+enum Taken {
+    In,
+    /// It is left as it is, and named.
+    Unreadable(Error),
+}
+
+/// What a segment holds, unless that cannot be read. Of its own index the bookie knows what to do when it fails, and of others nobody.
+fn readable<T>(read: Result<T, Error>) -> Result<Result<T, Error>, Error> {
+    match read {
+        Err(error @ (Error::Index { .. } | Error::IndexFull { .. })) => Err(error),
+        read => Ok(read),
+    }
+}
+
 /// Takes a segment into the index.
+///
+/// # Errors
+/// When something cannot be written: the rebuild must begin anew.
 async fn take_in(
     store: &Store,
     root: &Path,
     source: Source,
     before: &mut Before,
     rebuilt: &mut Rebuilt,
-) -> Result<(), Error> {
+) -> Result<Taken, Error> {
     let (id, bytes) = (source.id, source.bytes);
     let path = store.sealed.path(id);
-    let file = store.disk.open(&path).await.map_err(Error::disk("open", &path))?;
+    let file = match store.disk.open(&path).await.map_err(Error::disk("open", &path)) {
+        Ok(file) => file,
+        Err(error) => return Ok(Taken::Unreadable(error)),
+    };
     // Between neighbours no segment was dropped, so that no group may be missing there.
     let follows = before.id != SegmentId::NONE && before.id.next() == id;
     let after = (before.last_sequence, follows);
     let tail = source.tail;
     let Ok((sealed, ledgers)) = SealedFile::read_whole(id, path, file, bytes).await else {
         // Never sealed, or the index in it is damaged: its records tell the same.
-        let (segment, missing) = reread(store, id, after, tail, Reread::Everything).await?;
+        let (segment, missing) = match readable(reread(store, id, after, tail, Reread::Everything).await)? {
+            Ok(read) => read,
+            Err(error) => return Ok(Taken::Unreadable(error)),
+        };
         store.add_unsealed(segment.clone());
         let entries = segment.index().entries;
         *before = Before { id, last_sequence: segment.index().last_sequence };
@@ -333,10 +354,13 @@ async fn take_in(
         (rebuilt.reread, rebuilt.entries) = (rebuilt.reread + 1, rebuilt.entries + entries);
         // One that was sealed has lost at least its index, and nothing says that this is all.
         rebuilt.damaged_groups += missing.max(u64::from(source.was_sealed));
-        return Ok(());
+        return Ok(Taken::In);
     };
     let trailer = sealed.trailer();
-    let (segment, mut missing) = reread(store, id, after, tail, Reread::Controls).await?;
+    let (segment, mut missing) = match readable(reread(store, id, after, tail, Reread::Controls).await)? {
+        Ok(read) => read,
+        Err(error) => return Ok(Taken::Unreadable(error)),
+    };
     missing += trailer.last_sequence.saturating_sub(segment.index().last_sequence);
     *before = Before { id, last_sequence: trailer.last_sequence };
     let mut batch = Vec::with_capacity(2 * ledgers.len());
@@ -354,23 +378,39 @@ async fn take_in(
     rebuilt.sealed += 1;
     rebuilt.entries += trailer.layout.entries;
     rebuilt.damaged_groups += missing;
-    Ok(())
+    Ok(Taken::In)
 }
 
-/// Whether a segment was written to. One whose header or first groups cannot be read counts only where a later one was.
+/// Whether a segment was written to, or nobody can tell. One that was made halfway has no header yet.
 async fn has_groups(store: &Store, id: SegmentId) -> bool {
-    let groups = reread(store, id, (0, false), Tail::Unsynced, Reread::Controls).await;
-    groups.is_ok_and(|(segment, missing)| missing > 0 || segment.index().last_sequence > 0)
+    match walk(store, id, Tail::Unsynced, &mut |_| {}).await {
+        Ok(walked) => walked.groups > 0 || walked.missing > 0,
+        Err(_) => !has_no_header(store, id).await,
+    }
 }
 
-/// Removes what a rebuild left that was cut short at its end. For a bookie whose index is known to be whole: it is newer from now on than
-/// the one aside.
+async fn has_no_header(store: &Store, id: SegmentId) -> bool {
+    let Ok(file) = store.disk.open(&store.sealed.path(id)).await else { return false };
+    match file.facts().await {
+        Ok(facts) if facts.bytes < BLOCK_BYTES as u64 => true,
+        Ok(_) => read_one(&*file, 0..BLOCK_BYTES as u64).await.is_ok_and(|block| block.iter().all(|byte| *byte == 0)),
+        Err(_) => false,
+    }
+}
+
+/// Removes what a rebuild left that was cut short at its end. For a bookie whose index is known to be whole, before it serves: from then on
+/// the index is newer than the one aside.
 ///
 /// # Errors
 /// When the disk refuses it.
 pub(crate) async fn remove_leftovers(root: &Path) -> Result<(), Error> {
-    remove_dir(&root.join(OLD_INDEX)).await?;
-    remove_dir(&root.join(NEW_INDEX)).await
+    for dir in [OLD_INDEX, NEW_INDEX].map(|name| root.join(name)) {
+        if dir.is_dir() {
+            tracing::info!(dir = %dir.display(), "an index that a rebuild left is removed");
+            remove_dir(&dir).await?;
+        }
+    }
+    Ok(())
 }
 
 async fn remove_dir(dir: &Path) -> Result<(), Error> {
@@ -411,7 +451,7 @@ async fn bring_back(dirs: &Directories, cookie: &str) -> Result<(), Error> {
     }
     let away = dirs.root.join(NEW_INDEX);
     if dirs.index.is_dir() {
-        // One that does not open is what is left of a blank one: no bookie has started with it, or there would be none aside.
+        // One that does not open is what is left of a blank one: no bookie has served with it, or there would be none aside.
         let found = match Old::open(dirs).await? {
             Old::Readable(index) => rows::identity(&*index).await?,
             Old::Unreadable { .. } => None,

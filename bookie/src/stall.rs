@@ -137,6 +137,12 @@ impl Stalls {
         &self.errors
     }
 
+    /// Lets the time of all that is under way begin now: the process did not run meanwhile, so nothing could be seen to end.
+    pub(crate) fn begin_anew(&self) {
+        let now = Instant::now();
+        self.lock().begun.values_mut().flat_map(BTreeMap::values_mut).for_each(|begun| *begun = now);
+    }
+
     /// What stalls now, each cause once.
     pub fn now(&self) -> Vec<Stall> {
         let now = Instant::now();
@@ -167,6 +173,7 @@ impl Drop for Operation {
 #[derive(Debug, Default)]
 pub(crate) struct Watcher {
     told: Option<Instant>,
+    looked: Option<Instant>,
     /// When the journal was last seen to stall.
     journal: Option<Instant>,
 }
@@ -184,6 +191,11 @@ pub(crate) struct Verdict {
 }
 
 impl Watcher {
+    /// Whether the process stood still since the last look, which should have been a moment ago: it was suspended, or its machine.
+    pub(crate) fn stood_still(&mut self, now: Instant) -> bool {
+        self.looked.replace(now).is_some_and(|looked| now - looked >= STALL_AFTER / 2)
+    }
+
     pub(crate) fn look(&mut self, stalls: &[Stall], now: Instant) -> Verdict {
         if stalls.iter().any(|stall| stall.cause == StallCause::Journal) {
             self.journal = Some(now);
@@ -229,6 +241,22 @@ mod tests {
         assert_eq!(stalls.of(StallCause::Index), None);
         let told = stalls.now()[0].to_string();
         assert_eq!(told, "the disk that is read from has not answered for 5 s (1 operations wait)");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn time_in_which_the_process_stood_still_is_nobodys_stall() {
+        let (stalls, mut watcher) = (Stalls::default(), Watcher::default());
+        let _write = stalls.begin(StallCause::Journal);
+        assert!(!watcher.stood_still(Instant::now()));
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert!(!watcher.stood_still(Instant::now()));
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert!(stalls.of(StallCause::Journal).is_some());
+        assert!(watcher.stood_still(Instant::now()));
+        stalls.begin_anew();
+        assert_eq!(stalls.now(), []);
+        tokio::time::sleep(STALL_AFTER).await;
+        assert_eq!(stalls.of(StallCause::Journal).map(|stall| stall.age), Some(STALL_AFTER), "one that goes on is one");
     }
 
     #[test]

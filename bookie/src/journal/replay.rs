@@ -188,6 +188,23 @@ fn gap(last_sequence: u64, offset: u64, head: &GroupHead) -> u64 {
     }
 }
 
+/// Whether a segment was written to, as its first group tells. `false` for one that was made halfway.
+///
+/// # Errors
+/// When the file cannot be read.
+pub(crate) async fn begins_with_a_group(store: &Store, id: SegmentId) -> Result<bool, Error> {
+    let path = store.sealed.path(id);
+    let file = store.disk.open(&path).await.map_err(Error::disk("open", &path))?;
+    let bytes = file.facts().await.map_err(Error::disk("read", &path))?.bytes;
+    if bytes < 2 * BLOCK_BYTES as u64 {
+        return Ok(false);
+    }
+    let blocks = read_one(&*file, 0..2 * BLOCK_BYTES as u64).await.map_err(Error::disk("read", &path))?;
+    let (header, group) = blocks.split_at(BLOCK_BYTES);
+    let Ok(header) = SegmentHeader::decode(header) else { return Ok(false) };
+    Ok(GroupHead::peek(group, &header, bytes - BLOCK_BYTES as u64).is_some())
+}
+
 /// Whether something took the end of a file away: it is shorter than it was made, and not because it was sealed. Groups may be missing
 /// there that nothing else would tell of.
 async fn is_cut(segment: &OpenSegment) -> Result<bool, Error> {

@@ -148,7 +148,8 @@ impl Integrity {
                 }
                 match record {
                     Ok(record) if !names(&record.metadata, &self.me) => {
-                        if record.metadata.is_closed() {
+                        // One that was brought back, and is not wanted any more, says by its tombstone what is unknown.
+                        if record.metadata.is_closed() && self.store.tombstones.of(*ledger).is_none() {
                             elsewhere.push(*ledger);
                         }
                     }
@@ -255,6 +256,10 @@ impl Integrity {
             return Ok(Finding::Proven);
         };
         let metadata = record.metadata;
+        if metadata.is_closed() && !names(&metadata, &self.me) && slot.lock().tombstone == Some(Tombstone::Revived) {
+            // Brought back, and not wanted any more: the tombstone says that what is missing is unknown.
+            return Ok(Finding::Proven);
+        }
         let Some(closed) = ClosedLedger::of(&metadata).filter(|_| names(&metadata, &self.me)) else {
             return Ok(Finding::Waits);
         };

@@ -88,7 +88,7 @@ async fn start(world: &World, disk: &FaultyDisk) -> Result<Running, Error> {
     let dir = Path::new(DIR).join("index");
     let open = async || Ok(Arc::new(FileIndex::open(disk, &dir).await?) as Arc<dyn Index>);
     let parts = BookieParts { disk: Arc::new(disk.clone()), ..world.parts(&tasks) };
-    let bookie = Bookie::start_inner(world.config.clone(), parts, open).await?;
+    let bookie = Bookie::start_inner(world.config.clone(), parts, open, async || Ok(())).await?;
     Ok(Running::of(bookie, tasks, world))
 }
 

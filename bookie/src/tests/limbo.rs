@@ -314,5 +314,13 @@ async fn a_copy_that_was_dropped_and_brought_back_is_completed_like_others() {
     let running = pair.world.start().await;
     settled(&running).await;
     assert_eq!(running.connect().await.read(1, 0).await.unwrap(), body(1, 0, &payload(1, 0)));
+    // Where metadata does not want it any more, and a power cut takes it, nothing is waited for.
+    let record = pair.world.ledgers().get_quorum(ledger(1)).await.unwrap().unwrap();
+    pair.world.ledgers().delete(ledger(1), Some(record.version)).await.unwrap();
+    pair.world.create_ledger(1, PEER, true).await;
+    let pair = pair.power_cut(running).await;
+    let running = pair.world.start().await;
+    settled(&running).await;
+    assert_ne!(entry_status(&running, 1, 0).await, Status::NoEntry);
     pair.stop(running).await;
 }

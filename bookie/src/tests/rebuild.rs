@@ -277,11 +277,36 @@ async fn segments_that_are_newer_than_the_index_are_no_spare_ones() {
     running.stop().await;
     remove(&here.root.join("index"));
     copy_dir(&old, &here.root.join("index"));
+    // A start takes none of them for a spare one.
+    let before = here.segments();
+    let Err(error) = here.try_start().await else { panic!("it starts with an old index") };
+    assert!(error.to_string().contains("older than this segment"), "{error}");
+    assert_eq!(here.segments(), before);
     let rebuilt = rebuild_index(&here.root, |_, _| {}).await.unwrap();
     assert!(rebuilt.marked && here.marked(), "what it says of dropped ledgers may be too old");
     let (running, mut wire) = here.start().await;
     here.check(&mut wire).await;
     assert_eq!(wire.read(1, here.last[1] - 1).await.unwrap(), body(1, here.last[1] - 1, &payload(1, here.last[1] - 1)));
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_newer_segment_that_cannot_be_read_is_no_spare_one_either() {
+    let here = Here::new().await;
+    let old = here.root.parent().unwrap().join("backup");
+    copy_dir(&here.root.join("index"), &old);
+    let (running, mut wire) = here.start().await;
+    wire.fill(&running, 1, here.last[1] + 101, 1).await;
+    running.stop().await;
+    remove(&here.root.join("index"));
+    copy_dir(&old, &here.root.join("index"));
+    let victim = newest(&here.segments());
+    change(&victim, |file| file[..64].fill(7));
+    let rebuilt = rebuild_index(&here.root, |_, _| {}).await.unwrap();
+    let name = victim.file_name().unwrap().to_str().unwrap().to_owned();
+    assert!(rebuilt.unreadable.contains(&name) && rebuilt.marked && here.marked(), "{rebuilt:?}");
+    let (running, _) = here.start().await;
+    assert!(here.segments().contains(&victim));
     running.stop().await;
 }
 

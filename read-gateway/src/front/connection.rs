@@ -163,7 +163,8 @@ impl Connection {
         let stopping = self.front.tasks.token().clone();
         loop {
             if self.end.is_some() && self.work.is_empty() && self.output.is_empty() && !self.unflushed {
-                tokio::time::timeout(PATIENCE, writer.shutdown()).await??;
+                let until = self.evicted.unwrap_or_else(Instant::now) + PATIENCE;
+                tokio::time::timeout_at(until, writer.shutdown()).await??;
                 return Ok(self.end.take().unwrap_or(End::Left));
             }
             place.set_idle(self.is_idle());
