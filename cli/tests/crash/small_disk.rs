@@ -10,6 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+
+/// Looks at the free space before it is given up.
+const TRIES_MAX: usize = 100;
 
 /// See the module.
 pub struct SmallDisk {
@@ -73,13 +77,20 @@ impl SmallDisk {
         facts.f_bavail * facts.f_frsize
     }
 
-    /// Takes all but `leave` of the free space.
+    /// Takes all but `leave` of the free space. Whoever writes there meanwhile may have taken some of it: then it is looked again.
     pub fn take(&self, name: &str, leave: u64) {
-        let bytes = self.free().saturating_sub(leave);
         let ballast = File::create(self.seen(name)).unwrap();
-        if bytes > 0 {
-            rustix::fs::fallocate(&ballast, FallocateFlags::empty(), 0, bytes).unwrap();
+        for _ in 0..TRIES_MAX {
+            let bytes = self.free().saturating_sub(leave);
+            if bytes == 0 {
+                return;
+            }
+            match rustix::fs::fallocate(&ballast, FallocateFlags::empty(), 0, bytes) {
+                Err(Errno::NOSPC) => {}
+                taken => return taken.unwrap(),
+            }
         }
+        panic!("the free space changes at each of {TRIES_MAX} looks");
     }
 
     /// Gives space back.
